@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA = "twp-step-trace"
+SCHEMA: Literal["twp-step-trace"] = "twp-step-trace"
 VERSION = 1
 
 Kind = Literal["decode", "prefill", "mixed", "idle"]
