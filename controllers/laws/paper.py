@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pydantic import Field, model_validator
 
 from controllers.laws.base import FrozenModel, LawSample
+from controllers.laws.jacobian import LawJacobian, sample_row
 
 SIGMA_FLOOR = 0.5
 """Floor of the slowdown in equation (3)."""
@@ -104,3 +105,17 @@ class PaperLaw:
         window = state.window_tokens + self._gamma * (target - state.window_tokens)
         window = min(max(window, self._h_min), self._h_max)
         return window, PaperState(window)
+
+    def jacobian(self, sample: LawSample, state: PaperState) -> LawJacobian:
+        """1 - gamma by H; gamma dH*/dsigma and gamma dH*/dq where neither limit binds."""
+        target = self.target(sample.sigma, sample.queue)
+        window = state.window_tokens + self._gamma * (target - state.window_tokens)
+        if not self._h_min <= window <= self._h_max:
+            return LawJacobian(((0.0,),), (sample_row({}),))
+        by_sigma = -self._gamma * target / sample.sigma if sample.sigma > SIGMA_FLOOR else 0.0
+        by_queue = 0.0
+        if sample.queue < self._queue_ref:
+            by_queue = self._gamma * target / (self._queue_ref + sample.queue)
+        return LawJacobian(
+            ((1.0 - self._gamma,),), (sample_row({"sigma": by_sigma, "queue": by_queue}),)
+        )

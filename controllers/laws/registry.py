@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from controllers.laws.base import FrozenModel, Law
+from controllers.laws.aimd import AimdLaw, AimdLawConfig
+from controllers.laws.base import FrozenModel
+from controllers.laws.fixed import FixedLaw, FixedLawConfig
+from controllers.laws.gradient2 import Gradient2Law, Gradient2LawConfig
+from controllers.laws.jacobian import AnalysedLaw
 from controllers.laws.paper import PaperLaw, PaperLawConfig
+from controllers.laws.predictive import PredictiveLaw, PredictiveLawConfig
+from controllers.laws.regulated import RegulatedLaw, RegulatedLawConfig
+from controllers.laws.vegas import VegasLaw, VegasLawConfig
 
 
 class LawEntry(NamedTuple):
     """A law's configuration class and how to build the law from it."""
 
     config: type[FrozenModel]
-    build: Callable[[Any], Law]
+    build: Callable[[Any], AnalysedLaw]
 
 
 LAWS: dict[str, LawEntry] = {
     "paper": LawEntry(PaperLawConfig, PaperLaw),
+    "regulated": LawEntry(RegulatedLawConfig, RegulatedLaw),
+    "predictive": LawEntry(PredictiveLawConfig, PredictiveLaw),
+    "gradient2": LawEntry(Gradient2LawConfig, Gradient2Law),
+    "vegas": LawEntry(VegasLawConfig, VegasLaw),
+    "aimd": LawEntry(AimdLawConfig, AimdLaw),
+    "fixed": LawEntry(FixedLawConfig, FixedLaw),
 }
 
 
@@ -38,7 +51,7 @@ def law_entry(name: str) -> LawEntry:
         raise ValueError(f"law = {name!r} is unknown: use one of {', '.join(LAWS)}") from None
 
 
-def make_law(name: str, params: Mapping[str, Any] | None = None) -> Law:
+def make_law(name: str, params: Mapping[str, Any] | None = None) -> AnalysedLaw:
     """Law ``name`` configured by ``params``.
 
     Raises:

@@ -13,7 +13,7 @@ from controllers.models.latency import LatencyModel
 from controllers.models.lengths import LengthLaw
 
 if TYPE_CHECKING:
-    from controllers.laws.base import Law
+    from controllers.laws.jacobian import AnalysedLaw
 
 SATURATED = "saturated"
 """Queue setting that stands for q >= Q at every step."""
@@ -81,7 +81,7 @@ class LoopModel(FrozenModel):
         self.make_law()
         return self
 
-    def make_law(self) -> Law:
+    def make_law(self) -> AnalysedLaw:
         """The law object, as the server would run it."""
         from controllers.laws.registry import make_law  # registry imports every law
 
