@@ -57,6 +57,15 @@ class LengthLaw(FrozenModel):
         kept = int(np.count_nonzero(array > 0))
         return value[:kept]
 
+    # Cached arrays live beside the fields and must not take part in a comparison.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LengthLaw):
+            return NotImplemented
+        return self.name == other.name and self.survival == other.survival
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.survival))
+
     # -- moments ----------------------------------------------------------------------
 
     @cached_property
