@@ -49,7 +49,7 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
         if getattr(server_args, "dtype", "auto") == "auto":
             server_args.dtype = "float32"
 
-    def get_device(self, device_id: int = 0) -> str:  # type: ignore[override]
+    def get_device(self, device_id: int = 0) -> str:
         """``"cpu"`` as text: SGLang splits it at ":" when it fills the --device default."""
         return "cpu"
 

@@ -1,0 +1,191 @@
+"""The configuration: one frozen tree from which flags, files and docs are made.
+
+Precedence, lowest first: defaults, profile (``--twp-profile``), file (``--twp-config``),
+flags (``--twp-*``). Field names are those of the paper and of ``controllers``, so a file
+written by ``python -m controllers tune`` is taken as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from controllers.laws.base import FrozenModel
+
+PolicyName = Literal["off", "observe", "fcfs", "priority", "dynamic-batch", "twp"]
+POLICY_NAMES: tuple[PolicyName, ...] = (
+    "off",
+    "observe",
+    "fcfs",
+    "priority",
+    "dynamic-batch",
+    "twp",
+)
+
+LawName = Literal["paper", "regulated", "gradient2", "vegas", "aimd", "fixed"]
+
+
+class TwpConfig(FrozenModel):
+    """Everything that decides. Each default has its reason in the description."""
+
+    policy: PolicyName = Field(
+        default="twp",
+        description="who decides admissions: twp; fcfs, priority (shortest prompt first) and "
+        "dynamic-batch are the paper's baselines; observe decides nothing and records what "
+        "twp would have done; off registers no hook at all",
+    )
+    law: LawName = Field(
+        default="paper", description="window law; paper is equations (3) and (4) to the letter"
+    )
+
+    # The window.
+    gamma: float = Field(
+        default=0.15, gt=0, le=1, description="window gain, equation (4); the paper's value"
+    )
+    beta: float = Field(
+        default=0.25,
+        gt=0,
+        le=1,
+        description="weight of the newest step in the ITL filter; the paper gives none: with "
+        "gamma 0.15 it leaves a critical loop gain of 9.7 under overlapped scheduling",
+    )
+    h0_tokens: float | None = Field(
+        default=None,
+        gt=0,
+        description="nominal window H0; unset, b0 times the mean expected output length of the "
+        "requests seen (section V), starting from the paper's 400",
+    )
+    h_min_tokens: float | None = Field(
+        default=None, gt=0, description="lower clamp of the window; unset, H0/4"
+    )
+    h_max_tokens: float | None = Field(
+        default=None, gt=0, description="upper clamp of the window; unset, 2 H0"
+    )
+    queue_ref: float = Field(
+        default=16.0,
+        gt=0,
+        description="queue depth that counts as saturated, Q; the paper gives none: two batches "
+        "of its B0",
+    )
+    l_min_ms: float | None = Field(
+        default=None,
+        gt=0,
+        description="baseline decode step time; unset, learned while serving from decode steps "
+        "with b0/2 to b0 requests",
+    )
+    b0: int = Field(
+        default=8, ge=1, description="saturation batch size B0; the paper's, calibrate gives yours"
+    )
+    alpha_ms: float | None = Field(
+        default=None,
+        ge=0,
+        description="slope of the step time above b0, per request; recorded for the analysis, "
+        "the paper's law does not read it",
+    )
+    sigma_ref: float = Field(
+        default=1.1, gt=1, description="slowdown that law regulated holds (analysis: docs/control)"
+    )
+    k: float = Field(
+        default=0.05, gt=0, le=1, description="integral gain of law regulated (docs/control)"
+    )
+
+    # The gate.
+    chunk_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="prompt tokens per step C; unset, the paper's 64 on the CPU platform and 512 "
+        "on an accelerator, where 64 per step cannot carry a production prefill load",
+    )
+    t_max_steps: int = Field(
+        default=200,
+        ge=1,
+        description="passes a request may wait before it is forced in; about 9 s at the "
+        "paper's 45 ms per step",
+    )
+    forced_per_step: int | None = Field(
+        default=1,
+        ge=1,
+        description="forced admissions per step; 'none' is the paper's unlimited forcing, which "
+        "can keep an overloaded engine overloaded for good",
+    )
+    kv_headroom_min: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="share of the KV cache an admission leaves free while memory is stable; one "
+        "SGLang page-allocation burst of 64 requests stays well below it",
+    )
+    kv_headroom_max: float = Field(
+        default=0.30,
+        ge=0,
+        lt=1,
+        description="upper bound of that share while memory depletes; above it prompts of "
+        "ordinary length would starve",
+    )
+    kv_horizon_steps: int = Field(
+        default=32,
+        ge=1,
+        description="steps of depletion at the present rate that the headroom must cover; about "
+        "the length of a chat turn's first paragraph",
+    )
+    kv_relax: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="share of the way back to its target that the headroom relaxes per step: "
+        "tightening is at once, relaxing takes about 20 steps",
+    )
+
+    # Ranking.
+    w_starvation: float = Field(default=0.6, gt=0, description="weight w1 of waiting time")
+    w_balance: float = Field(
+        default=0.3,
+        gt=0,
+        description="weight w2 of equation (5); the order w1 > w2 > w3 is the "
+        "paper's, the values only have to keep it",
+    )
+    w_fairness: float = Field(
+        default=0.1, gt=0, description="weight w3 of waiting time per job size"
+    )
+
+    # Measurement.
+    warmup_steps: int = Field(
+        default=8,
+        ge=0,
+        description="first steps after start whose times do not count: caches, allocators and "
+        "kernel selection settle",
+    )
+    itl_target_ms: float = Field(
+        default=100.0,
+        gt=0,
+        description="static target of policy dynamic-batch; twice the paper's ITL, for want of "
+        "one in the text",
+    )
+
+    evidence: dict[str, Any] | None = Field(
+        default=None, description="where the values come from; written by tune, not read"
+    )
+
+    @model_validator(mode="after")
+    def _orders(self) -> TwpConfig:
+        if not self.w_starvation > self.w_balance > self.w_fairness:
+            raise ValueError(
+                f"w_starvation = {self.w_starvation:g}, w_balance = {self.w_balance:g}, "
+                f"w_fairness = {self.w_fairness:g}: must be strictly descending "
+                "(the paper's w1 > w2 > w3), for example 0.6, 0.3, 0.1"
+            )
+        if self.kv_headroom_min > self.kv_headroom_max:
+            raise ValueError(
+                f"kv_headroom_min = {self.kv_headroom_min:g} is above kv_headroom_max = "
+                f"{self.kv_headroom_max:g}: lower the first or raise the second"
+            )
+        h0 = self.h0_tokens
+        low = self.h_min_tokens if self.h_min_tokens is not None else (h0 / 4 if h0 else None)
+        high = self.h_max_tokens if self.h_max_tokens is not None else (2 * h0 if h0 else None)
+        if low is not None and high is not None and low > high:
+            raise ValueError(
+                f"h_min_tokens = {low:g} is above h_max_tokens = {high:g}: lower h_min_tokens "
+                "or raise h_max_tokens (unset, they are h0_tokens/4 and 2*h0_tokens)"
+            )
+        return self

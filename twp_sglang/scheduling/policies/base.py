@@ -1,0 +1,103 @@
+"""One interface for every admission policy; the engine and the simulator drive it alike.
+
+The life of a request, seen from here: :meth:`Policy.enqueue` when it joins the queue,
+a :class:`Grant` in some :meth:`Policy.decide`, then :meth:`Policy.admitted` once the engine
+took it, or :meth:`Policy.withdraw` when it left unserved. Between passes
+:meth:`Policy.observe` brings the measured steps.
+
+All inputs are equal on all tensor-parallel ranks: the samples are rank 0's, waiting is
+counted in passes, and requests are named by their arrival number. A policy keeps to them
+and reads nothing else, so that ranks agree to the bit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from itertools import chain, islice
+from typing import Any
+
+from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
+from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.sample import PassView, StepSample
+from twp_sglang.scheduling.waiting import WaitingQueue
+
+GRANTS_PER_PASS = 64
+"""Most grants in one pass. One step's prompt budget rarely holds more, and the next pass
+goes on where this one ended."""
+
+
+class Policy(ABC):
+    """Decides who is admitted. See the module's text for the calls and their order."""
+
+    name: str = ""
+    enforces = True
+    """Whether the engine must follow; False for a policy that only watches."""
+
+    def __init__(self) -> None:
+        self.queue = WaitingQueue()
+        self.forced_total = 0
+        self.admitted_total = 0
+
+    def enqueue(self, request: RequestInfo) -> None:
+        """A request joins the queue (again, when it was retracted)."""
+        self.queue.add(request)
+
+    def withdraw(self, request: RequestInfo) -> None:
+        """A request left the queue unserved."""
+        self.queue.discard(request)
+
+    def admitted(self, grant: Grant) -> None:
+        """The engine took a granted request."""
+        self.queue.discard(grant.request)
+        self.admitted_total += 1
+        self.forced_total += grant.reason == "forced"
+
+    def taken(self, request: RequestInfo) -> None:
+        """The engine took a request that nobody granted (a policy that only watches)."""
+        self.queue.discard(request)
+        self.admitted_total += 1
+
+    def observe(self, sample: StepSample) -> None:  # noqa: B027 - most policies measure nothing
+        """One step was measured."""
+
+    @abstractmethod
+    def decide(self, view: PassView) -> Decision:
+        """Whom to admit in this pass. Changes nothing but what the pass itself measures."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """State for /server_info, traces and metrics; JSON types only."""
+        return {
+            "policy": self.name,
+            "queue": len(self.queue),
+            "admitted": self.admitted_total,
+            "forced": self.forced_total,
+            "window_tokens": None,
+            "sigma": None,
+            "itl_ms": None,
+            "l_min_ms": None,
+        }
+
+    def admit_all(self, view: PassView, order: Iterable[RequestInfo]) -> Decision:
+        """Grants for everybody, retracted requests first, ``order`` after them."""
+        if not len(self.queue):
+            return NOBODY_WAITS
+        capacity = max(1, view.kv_capacity_tokens)
+        load = view.load_tokens
+        free = view.kv_free_tokens
+        grants: list[Grant] = []
+        for request in islice(chain(self.queue.retracted, order), GRANTS_PER_PASS):
+            grants.append(
+                Grant(
+                    request,
+                    "retracted" if request.retracted else "policy",
+                    load,
+                    (free - request.prompt_tokens) / capacity,
+                    0.0,
+                    None,
+                    view.pass_index - request.arrival_pass,
+                )
+            )
+            load += request.expected_tokens
+            free -= request.prompt_tokens
+        return Decision(tuple(grants), "limit" if len(self.queue) > len(grants) else "")

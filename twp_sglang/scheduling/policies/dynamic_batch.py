@@ -1,0 +1,51 @@
+"""DynamicBatch: cap the batch while ITL is above a static target (Table I).
+
+While the filtered ITL exceeds the target the batch may not grow: nobody but retracted
+requests enters until enough have left. No feedback at token level.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision
+from twp_sglang.scheduling.monitor import Monitor
+from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy
+from twp_sglang.scheduling.ranking import first_come
+from twp_sglang.scheduling.sample import PassView, StepSample
+
+
+class DynamicBatch(Policy):
+    """First come, first served with a batch cap while ITL is above target."""
+
+    name = "dynamic-batch"
+
+    def __init__(self, config: TwpConfig) -> None:
+        super().__init__()
+        self._target_ms = config.itl_target_ms
+        self.monitor = Monitor(config.beta, config.b0, config.l_min_ms, config.warmup_steps)
+
+    def observe(self, sample: StepSample) -> None:
+        """Feeds the ITL filter."""
+        self.monitor.observe(sample)
+
+    def decide(self, view: PassView) -> Decision:
+        """Everybody in arrival order below the target; only retracted requests above it."""
+        if not len(self.queue):
+            return NOBODY_WAITS
+        itl = self.monitor.itl_ms
+        if itl is not None and itl > self._target_ms and view.batch > 0:
+            decision = self.admit_all(view, ())
+            return Decision(decision.grants, "target" if self.queue.fresh else "")
+        return self.admit_all(view, first_come(self.queue, GRANTS_PER_PASS))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Adds the latency and its target."""
+        return {
+            **super().snapshot(),
+            "itl_ms": self.monitor.itl_ms,
+            "itl_target_ms": self._target_ms,
+            "sigma": self.monitor.sigma,
+            "l_min_ms": self.monitor.baseline.l_min_ms,
+        }

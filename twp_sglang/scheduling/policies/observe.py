@@ -1,0 +1,23 @@
+"""Shadow mode: the engine decides as stock, twp only says what it would have done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.policies.twp import Twp
+
+
+class Observe(Twp):
+    """TWP's measurement and decisions without their enforcement."""
+
+    name = "observe"
+    enforces = False
+
+    def __init__(self, config: TwpConfig) -> None:
+        super().__init__(config)
+        self.would_admit_total = 0
+
+    def snapshot(self) -> dict[str, Any]:
+        """Adds what the watched policy would have admitted."""
+        return {**super().snapshot(), "would_admit": self.would_admit_total}

@@ -1,0 +1,121 @@
+"""Token Window Pacing, Algorithm 1 of the paper."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+from controllers.laws.base import LawSample
+from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision
+from twp_sglang.scheduling.gate import Gate
+from twp_sglang.scheduling.kv_headroom import KvHeadroom
+from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.monitor import Monitor
+from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy
+from twp_sglang.scheduling.ranking import Ranking
+from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.sample import PassView, StepSample
+from twp_sglang.scheduling.window import Window
+
+
+class Twp(Policy):
+    """Measure, adapt the window, rank, admit while the load fits (Algorithm 1)."""
+
+    name = "twp"
+
+    def __init__(self, config: TwpConfig) -> None:
+        super().__init__()
+        self.monitor = Monitor(config.beta, config.b0, config.l_min_ms, config.warmup_steps)
+        self.window = Window(config)
+        self.headroom = KvHeadroom(
+            config.kv_headroom_min,
+            config.kv_headroom_max,
+            config.kv_horizon_steps,
+            config.kv_relax,
+        )
+        self._ranking = Ranking(
+            config.w_starvation, config.w_balance, config.w_fairness, config.t_max_steps
+        )
+        self._gate = Gate(config.t_max_steps, config.forced_per_step)
+        self._load = ActiveLoad(0, 0)
+
+    def enqueue(self, request: RequestInfo) -> None:
+        """Joins the queue; a first arrival also teaches the mean expected length."""
+        super().enqueue(request)
+        if not request.retracted:
+            self.window.arrived(request.expected_tokens)
+
+    def observe(self, sample: StepSample) -> None:
+        """Steps 1 and 2: the latency, then the window, once per counted step."""
+        if not self.monitor.observe(sample):
+            return
+        itl_ms = self.monitor.itl_ms
+        assert itl_ms is not None
+        assert sample.duration_ms is not None
+        self.window.step(
+            LawSample(
+                sigma=self.monitor.sigma,
+                itl_ms=itl_ms,
+                step_ms=sample.duration_ms,
+                queue=len(self.queue),
+                load_tokens=self._load.load_tokens,
+                batch=sample.batch,
+                kv_tokens=sample.kv_tokens,
+                prefill_tokens=sample.prefill_tokens,
+            )
+        )
+
+    def decide(self, view: PassView) -> Decision:
+        """Steps 3 and 4: rank, then admit from the head while both guards hold."""
+        threshold = self.headroom.observe(view.kv_free_tokens, view.kv_capacity_tokens)
+        self._load = ActiveLoad(view.load_tokens, view.batch)
+        queue = self.queue
+        if not len(queue):
+            return NOBODY_WAITS
+        if not queue.retracted and self._surely_closed(view, threshold):
+            fits = view.load_tokens + (queue.shortest_expected() or 0) <= self.window.tokens
+            return Decision((), "kv" if fits else "window")
+        ranked = self._ranking.top(
+            queue, view.pass_index, self._load.mean_remaining_tokens, GRANTS_PER_PASS
+        )
+        decision = self._gate.decide(
+            chain(queue.retracted, ranked), view, self.window.tokens, threshold
+        )
+        if not decision.closed and len(decision.grants) < len(queue):
+            return Decision(decision.grants, "limit")
+        return decision
+
+    def _surely_closed(self, view: PassView, threshold: float) -> bool:
+        """Whether no request at all could pass, told without ranking the queue.
+
+        Sound because the guards are monotone: when the shortest expected output does not
+        fit into the window, none does, and when the pool is below the threshold before any
+        prompt, it is after each.
+        """
+        if view.batch == 0:
+            return False
+        oldest = self.queue.oldest()
+        if oldest is not None and self._gate.is_starved(oldest, view.pass_index):
+            return False
+        shortest = self.queue.shortest_expected() or 0
+        if view.load_tokens + shortest > self.window.tokens:
+            return True
+        return view.kv_free_tokens <= threshold * view.kv_capacity_tokens
+
+    def snapshot(self) -> dict[str, Any]:
+        """Adds window, slowdown, baseline and memory threshold."""
+        return {
+            **super().snapshot(),
+            "window_tokens": self.window.tokens,
+            "h0_tokens": self.window.h0_tokens,
+            "load_tokens": self._load.load_tokens,
+            "batch": self._load.batch,
+            "sigma": self.monitor.sigma,
+            "itl_ms": self.monitor.itl_ms,
+            "l_min_ms": self.monitor.baseline.l_min_ms,
+            "prefill_ms_per_token": self.monitor.prefill_ms_per_token,
+            "kv_headroom": self.headroom.threshold,
+            "steps_counted": self.monitor.counted,
+            "steps_ignored": self.monitor.ignored,
+        }

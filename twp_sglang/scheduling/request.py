@@ -1,0 +1,62 @@
+"""What the scheduler knows of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RequestInfo:
+    """One request in the queue or in the active set.
+
+    Attributes:
+        rid: the engine's name for it, for traces and logs only; decisions never read it.
+        seq: order of arrival, unique, equal on all ranks.
+        arrival_pass: scheduling pass in which it joined the queue.
+        prompt_tokens: tokens to prefill, for a retracted request those it had generated
+            included.
+        expected_tokens: output tokens still expected, r.
+        priority: larger goes first; 0 where the engine has no priorities.
+        retracted: it was running and lost its memory.
+        handle: the engine's own object.
+    """
+
+    __slots__ = (
+        "arrival_pass",
+        "expected_tokens",
+        "handle",
+        "priority",
+        "prompt_tokens",
+        "retracted",
+        "rid",
+        "seq",
+        "slot",
+    )
+
+    def __init__(
+        self,
+        rid: str,
+        seq: int,
+        arrival_pass: int,
+        prompt_tokens: int,
+        expected_tokens: int,
+        *,
+        priority: int = 0,
+        retracted: bool = False,
+        handle: Any = None,
+    ) -> None:
+        self.rid = rid
+        self.seq = seq
+        self.arrival_pass = arrival_pass
+        self.prompt_tokens = prompt_tokens
+        self.expected_tokens = expected_tokens
+        self.priority = priority
+        self.retracted = retracted
+        self.handle = handle
+        self.slot = -1
+
+    def __repr__(self) -> str:
+        return (
+            f"RequestInfo({self.rid!r}, seq={self.seq}, prompt={self.prompt_tokens}, "
+            f"expected={self.expected_tokens}, since pass {self.arrival_pass}"
+            f"{', retracted' if self.retracted else ''})"
+        )

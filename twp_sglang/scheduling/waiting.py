@@ -1,0 +1,168 @@
+"""The waiting queue as arrays, kept up to date as requests come and go.
+
+Ranking 100,000 requests has to be a handful of vector operations, so their attributes
+live in numpy columns. A request keeps its row until it leaves; rows of those that left
+are dropped when they outnumber the rest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twp_sglang.scheduling.request import RequestInfo
+
+_FIRST_ROWS = 256
+
+
+class Columns(NamedTuple):
+    """Attributes of the fresh requests, one row each; rows not ``alive`` mean nothing.
+
+    Views into the queue's own arrays, valid until it changes.
+    """
+
+    alive: NDArray[np.bool_]
+    seq: NDArray[np.int64]
+    arrival: NDArray[np.float64]
+    prompt: NDArray[np.float64]
+    expected: NDArray[np.float64]
+    size: NDArray[np.float64]
+    """Prompt and expected output together, at least 1."""
+    priority: NDArray[np.int64]
+
+
+class WaitingQueue:
+    """Requests waiting for admission; retracted ones in a line of their own."""
+
+    def __init__(self) -> None:
+        self._rows: list[RequestInfo | None] = []
+        self._columns = _allocate(_FIRST_ROWS)
+        self._live = 0
+        self._by_arrival: deque[RequestInfo] = deque()
+        self._by_length: list[tuple[int, int, RequestInfo]] = []
+        self._retracted: deque[RequestInfo] = deque()
+        self._priorities_seen: set[int] = set()
+
+    def __len__(self) -> int:
+        return self._live + len(self._retracted)
+
+    def __iter__(self) -> Iterator[RequestInfo]:
+        yield from self._retracted
+        yield from (request for request in self._rows if request is not None)
+
+    @property
+    def fresh(self) -> int:
+        """Waiting requests that have not run before."""
+        return self._live
+
+    @property
+    def retracted(self) -> deque[RequestInfo]:
+        """Requests that lost their memory, in the order in which they lost it."""
+        return self._retracted
+
+    @property
+    def mixed_priorities(self) -> bool:
+        """Whether requests of different priority have waited here."""
+        return len(self._priorities_seen) > 1
+
+    def add(self, request: RequestInfo) -> None:
+        """Let ``request`` join."""
+        if request.retracted:
+            self._retracted.append(request)
+            return
+        if len(self._rows) == len(self._columns.seq):
+            self._repack()
+        row = len(self._rows)
+        request.slot = row
+        self._rows.append(request)
+        columns = self._columns
+        columns.alive[row] = True
+        columns.seq[row] = request.seq
+        columns.arrival[row] = request.arrival_pass
+        columns.prompt[row] = request.prompt_tokens
+        columns.expected[row] = request.expected_tokens
+        columns.size[row] = max(1, request.prompt_tokens + request.expected_tokens)
+        columns.priority[row] = request.priority
+        self._priorities_seen.add(request.priority)
+        self._live += 1
+        self._by_arrival.append(request)
+        heapq.heappush(self._by_length, (request.expected_tokens, request.seq, request))
+
+    def discard(self, request: RequestInfo) -> None:
+        """Take ``request`` out: admitted or gone. Unknown requests are ignored."""
+        if request.retracted:
+            if request in self._retracted:
+                self._retracted.remove(request)
+            return
+        row = request.slot
+        if row < 0 or row >= len(self._rows) or self._rows[row] is not request:
+            return
+        self._rows[row] = None
+        self._columns.alive[row] = False
+        request.slot = -1
+        self._live -= 1
+        if not self._live:
+            self._priorities_seen.clear()
+            self._by_length.clear()
+            self._by_arrival.clear()
+            self._rows.clear()
+        elif len(self._rows) > _FIRST_ROWS and self._live < len(self._rows) // 4:
+            self._repack()
+
+    def oldest(self) -> RequestInfo | None:
+        """The fresh request that has waited longest."""
+        line = self._by_arrival
+        while line and line[0].slot < 0:
+            line.popleft()
+        return line[0] if line else None
+
+    def shortest_expected(self) -> int | None:
+        """Smallest expected output among fresh requests, in tokens."""
+        heap = self._by_length
+        while heap and heap[0][2].slot < 0:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def columns(self) -> Columns:
+        """Attributes of the fresh requests."""
+        used = len(self._rows)
+        return Columns._make(column[:used] for column in self._columns)
+
+    def at(self, row: int) -> RequestInfo:
+        """The request in ``row``."""
+        request = self._rows[row]
+        assert request is not None
+        return request
+
+    def _repack(self) -> None:
+        """Drop the rows of those who left; make room for as many again as are left."""
+        kept = np.flatnonzero(self._columns.alive[: len(self._rows)])
+        old = self._columns
+        self._columns = _allocate(max(_FIRST_ROWS, 2 * kept.size))
+        for target, source in zip(self._columns, old, strict=True):
+            target[: kept.size] = source[kept]
+        self._rows = [self.at(int(row)) for row in kept]
+        for row, request in enumerate(self._rows):
+            assert request is not None
+            request.slot = row
+        # The lazily cleaned lines may hold many that left.
+        self._by_arrival = deque(request for request in self._by_arrival if request.slot >= 0)
+        self._by_length = [entry for entry in self._by_length if entry[2].slot >= 0]
+        heapq.heapify(self._by_length)
+
+
+def _allocate(rows: int) -> Columns:
+    return Columns(
+        alive=np.zeros(rows, dtype=np.bool_),
+        seq=np.zeros(rows, dtype=np.int64),
+        arrival=np.zeros(rows),
+        prompt=np.zeros(rows),
+        expected=np.zeros(rows),
+        size=np.ones(rows),
+        priority=np.zeros(rows, dtype=np.int64),
+    )
