@@ -230,46 +230,50 @@ def summarise(
     )
 
 
-def bootstrap_ratio(
+def bootstrap_ratios(
     ours: Sequence[FloatArray],
     base: Sequence[FloatArray],
-    percentile: float,
+    percentiles: Sequence[float],
     *,
     resamples: int = 300,
     seed: int = 0,
-) -> tuple[float, float] | None:
-    """95 % bootstrap interval of a ratio of percentiles between two runs.
+) -> list[tuple[float, float] | None]:
+    """95 % bootstrap intervals of ratios of percentiles between two runs.
 
     Requests are resampled with all their samples (cluster bootstrap), because the ITLs of
     one request are correlated: resampling single gaps would give intervals that are far
-    too narrow. The interval covers the draw of requests within each run, not the
+    too narrow. An interval covers the draw of requests within each run, not the
     difference from one run to the next.
 
     Args:
         ours, base: one array of samples per request.
-        percentile: in [0, 100]; 100 compares maxima.
+        percentiles: each in [0, 100].
         resamples: bootstrap draws; 300 settles the ends to about a percent.
         seed: of the draws, so that a table prints the same twice.
 
     Returns:
-        (low, high), or None where a side has fewer than two requests or a zero base.
+        (low, high) per percentile, or None where a side has fewer than two requests or
+        the base is zero.
     """
     if len(ours) < 2 or len(base) < 2:
-        return None
+        return [None] * len(percentiles)
     rng = np.random.default_rng(seed)
 
     def draws(clusters: Sequence[FloatArray]) -> FloatArray:
-        values = np.empty(resamples)
+        values = np.full((resamples, len(percentiles)), np.nan)
         for i in range(resamples):
             picked = rng.integers(len(clusters), size=len(clusters))
             pool = np.concatenate([clusters[k] for k in picked])
-            values[i] = np.percentile(pool, percentile) if len(pool) else np.nan
+            if len(pool):
+                values[i] = np.percentile(pool, percentiles)
         return values
 
     bottom = draws(base)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = draws(ours) / bottom
-    if not np.isfinite(ratios).all():
-        return None
-    low, high = np.percentile(ratios, (2.5, 97.5))
-    return float(low), float(high)
+    return [
+        (float(np.percentile(column, 2.5)), float(np.percentile(column, 97.5)))
+        if np.isfinite(column).all()
+        else None
+        for column in ratios.T
+    ]

@@ -9,7 +9,8 @@ prompts              prompts that no cache has seen   workload     the plan of a
 server_probe         what the server says of itself   wire_formats the three request formats
 sse                  server-sent events               request_client  one request, measured
 replay               open-loop pacing                 progress     the live view
-results              the JSON file                    cautions     what a reader must know
+results              the JSON file                    summary      what came out
+slo_argument         SLOs on a command line           cautions     what a reader must know
 run_command          `bench run`                      compare_command  `bench compare`
 tables, figures      terminal and PNG
 """

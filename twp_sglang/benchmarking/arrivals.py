@@ -7,6 +7,7 @@ that bursts are exact and the same seed gives the same draw whatever the rate.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -62,7 +63,7 @@ def check_bursts(bursts: Sequence[Burst]) -> None:
         ValueError: naming the two bursts.
     """
     ordered = sorted(bursts, key=lambda burst: burst.start_s)
-    for first, second in zip(ordered, ordered[1:], strict=False):
+    for first, second in itertools.pairwise(ordered):
         if second.start_s < first.end_s:
             raise ValueError(
                 f"the burst at {second.start_s:g} s begins before the one at "

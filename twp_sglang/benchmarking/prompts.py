@@ -25,15 +25,16 @@ FALLBACK_VOCABULARY = 1_000
 # Short, frequent words: one token each in the usual vocabularies, so that without a
 # tokenizer a text of n words has about n tokens. The server's own count is what is
 # recorded.
-_WORDS = (
-    "time people way day man thing woman life child world school state family student "
-    "group country problem hand part place case week company system program question "
-    "work night point home water room mother area money story fact month lot right "
-    "study book eye job word business issue side kind head house service friend father "
-    "power hour game line end member law car city community name president team minute "
-    "idea body information back parent face others level office door health person art "
-    "war history party result change morning reason research girl guy moment air teacher"
-).split()
+_WORD_LINES = """
+    time people way day man thing woman life child world school state family student
+    group country problem hand part place case week company system program question
+    work night point home water room mother area money story fact month lot right
+    study book eye job word business issue side kind head house service friend father
+    power hour game line end member law car city community name president team minute
+    idea body information back parent face others level office door health person art
+    war history party result change morning reason research girl guy moment air teacher
+"""
+_WORDS = _WORD_LINES.split()
 
 
 class Tokenizer(Protocol):

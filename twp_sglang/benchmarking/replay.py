@@ -63,14 +63,13 @@ async def replay(
             if stop.is_set():
                 break
             tasks.add(asyncio.create_task(one(planned)))
-        open_tasks = set(tasks)
-        while open_tasks and not stop.is_set():
-            done, _ = await asyncio.wait(
-                {stopped, *open_tasks}, return_when=asyncio.FIRST_COMPLETED
-            )
-            open_tasks -= done
-        for task in open_tasks:
-            task.cancel()
+        if tasks and not stop.is_set():
+            # One waiter for all: waiting on the set anew at each reply would cost the
+            # client time that grows with the square of the requests in flight.
+            everyone = asyncio.create_task(asyncio.wait(tasks))
+            await asyncio.wait({stopped, everyone}, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()  # without effect on those that are over
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     finally:
         stopped.cancel()

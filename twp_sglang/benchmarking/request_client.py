@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -156,7 +157,7 @@ async def measure(
         failure = _failure("client", error)
 
     offsets_ms = [(seen_s - sent_s) * 1000.0 for seen_s in tally.token_s]
-    gaps = (later - earlier for earlier, later in zip(offsets_ms, offsets_ms[1:], strict=False))
+    gaps = (later - earlier for earlier, later in itertools.pairwise(offsets_ms))
     return RequestRecord(
         index=planned.index,
         arrival_s=round(planned.shape.arrival_s, 6),

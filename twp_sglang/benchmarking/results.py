@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from controllers.laws.base import FrozenModel
 from twp_sglang.benchmarking.workload import WorkloadRecord
@@ -107,7 +107,7 @@ class ServerRecord(FrozenModel):
     version: str | None = None
     emulated: bool | None = None
     takes_token_ids_only: bool = False
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
     twp_before: tuple[dict[str, Any], ...] = ()
     twp_after: tuple[dict[str, Any], ...] = ()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from controllers.laws.base import FrozenModel
 from twp_sglang.benchmarking.arrivals import ArrivalProcess, Burst, check_bursts
@@ -32,6 +32,10 @@ RANDOM_INPUT, RANDOM_OUTPUT = "32-512", "16-128"
 """Wide enough to mix prefill sizes, short enough for a CPU engine."""
 
 
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+"""Requests per second; infinity sends all at once."""
+
+
 class RunSettings(FrozenModel):
     """One run. Times in seconds, lengths in tokens, rate in requests per second."""
 
@@ -48,7 +52,7 @@ class RunSettings(FrozenModel):
     limit: int | None = None
     time_stretch: float = 1.0
     requests: int | None = None
-    rate_rps: float | None = None
+    rate_rps: Rate | None = None
     arrivals: ArrivalProcess = "poisson"
     bursts: tuple[Burst, ...] = ()
     seed: int = 0
@@ -108,6 +112,8 @@ class RunSettings(FrozenModel):
             raise ValueError("--input-tokens does not apply to gsm8k, whose questions have lengths")
         if self.workload != "mixture" and self.mixture != "workloads":
             raise ValueError("--mixture applies to --workload mixture only; leave it out")
+        if self.bursts and self.rate_rps == float("inf"):
+            raise ValueError("--burst has no meaning with --rate inf; give a finite rate")
         if self.api == "openai-chat" and self.prompts == "ids":
             raise ValueError("--prompts ids: the chat API takes text only; use sglang or openai")
         check_bursts(self.bursts)

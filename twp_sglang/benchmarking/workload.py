@@ -74,9 +74,7 @@ def plan_shapes(settings: RunSettings) -> tuple[list[Shape], str]:
     if settings.workload == "csv":
         if settings.trace is None:
             raise ValueError("--workload csv needs a trace; give it with --trace FILE")
-        rows = read_trace(
-            settings.trace, limit=settings.limit, time_stretch=settings.time_stretch
-        )
+        rows = read_trace(settings.trace, limit=settings.limit, time_stretch=settings.time_stretch)
         shapes = [Shape(row.arrival_s, row.output_tokens, row.input_tokens) for row in rows]
         return shapes, f"{settings.trace.name}, times x {settings.time_stretch:g}"
 
