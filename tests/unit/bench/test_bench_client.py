@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from peer import Behaviour, Peer, open_stream, serving, sglang_stream, sse
+from bench_peer import Behaviour, Peer, open_stream, serving, sglang_stream, sse
 
 from twp_sglang.benchmarking.replay import replay
 from twp_sglang.benchmarking.request_client import Endpoint, measure, open_session

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -249,10 +251,19 @@ class TestPrompts:
         (tmp_path / "config.json").write_text('{"vocab_size": 49152}', encoding="utf-8")
         assert vocabulary_size(None, str(tmp_path)) == 49152
 
-    def test_a_tokenizer_that_is_not_there(self, tmp_path: Path) -> None:
-        pytest.importorskip("transformers", reason="comes with the engine extras")
-        with pytest.raises(ValueError, match="cannot be loaded"):
-            load_tokenizer(str(tmp_path))
+    def test_a_tokenizer_that_cannot_be_loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Loader:
+            @staticmethod
+            def from_pretrained(path: str) -> None:
+                raise OSError(f"{path} is not a folder\nand more")
+
+        # The real package takes ten seconds to import.
+        monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=Loader))
+        with pytest.raises(ValueError, match=r"cannot be loaded: x is not a folder$"):
+            load_tokenizer("x")
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        with pytest.raises(ValueError, match="needs the package transformers"):
+            load_tokenizer("x")
 
 
 class TestPlan:
