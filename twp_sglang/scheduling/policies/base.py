@@ -15,9 +15,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
+from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
 from twp_sglang.scheduling.waiting import WaitingQueue
@@ -25,6 +26,14 @@ from twp_sglang.scheduling.waiting import WaitingQueue
 GRANTS_PER_PASS = 64
 """Most grants in one pass. One step's prompt budget rarely holds more, and the next pass
 goes on where this one ended."""
+
+
+class Signals(NamedTuple):
+    """What a policy steers by."""
+
+    window_tokens: float | None
+    sigma: float | None
+    itl_ms: float | None
 
 
 class Policy(ABC):
@@ -63,7 +72,17 @@ class Policy(ABC):
 
     @abstractmethod
     def decide(self, view: PassView) -> Decision:
-        """Whom to admit in this pass. Changes nothing but what the pass itself measures."""
+        """Whom to admit in this pass. Changes nothing: asked twice, it answers the same."""
+
+    def end_pass(  # noqa: B027 - most policies do not look at memory
+        self, kv_free_tokens: int, kv_capacity_tokens: int, load: ActiveLoad | None
+    ) -> None:
+        """The pass is over; memory as it stands once the batch is formed, and the load
+        where the caller has it."""
+
+    def signals(self) -> Signals:
+        """Window and latency now, for the trace; None where the policy has none."""
+        return Signals(None, None, None)
 
     def snapshot(self) -> dict[str, Any]:
         """State for /server_info, traces and metrics; JSON types only."""

@@ -11,7 +11,7 @@ from typing import Any
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision
 from twp_sglang.scheduling.monitor import Monitor
-from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy
+from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
 from twp_sglang.scheduling.ranking import first_come
 from twp_sglang.scheduling.sample import PassView, StepSample
 
@@ -39,6 +39,10 @@ class DynamicBatch(Policy):
             decision = self.admit_all(view, ())
             return Decision(decision.grants, "target" if self.queue.fresh else "")
         return self.admit_all(view, first_come(self.queue, GRANTS_PER_PASS))
+
+    def signals(self) -> Signals:
+        """Filtered latency and slowdown; there is no window."""
+        return Signals(None, self.monitor.sigma, self.monitor.itl_ms)
 
     def snapshot(self) -> dict[str, Any]:
         """Adds the latency and its target."""

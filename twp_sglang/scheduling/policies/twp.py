@@ -12,7 +12,7 @@ from twp_sglang.scheduling.gate import Gate
 from twp_sglang.scheduling.kv_headroom import KvHeadroom
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.monitor import Monitor
-from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy
+from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
 from twp_sglang.scheduling.ranking import Ranking
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
@@ -68,16 +68,16 @@ class Twp(Policy):
 
     def decide(self, view: PassView) -> Decision:
         """Steps 3 and 4: rank, then admit from the head while both guards hold."""
-        threshold = self.headroom.observe(view.kv_free_tokens, view.kv_capacity_tokens)
-        self._load = ActiveLoad(view.load_tokens, view.batch)
+        threshold = self.headroom.threshold
         queue = self.queue
         if not len(queue):
             return NOBODY_WAITS
         if not queue.retracted and self._surely_closed(view, threshold):
             fits = view.load_tokens + (queue.shortest_expected() or 0) <= self.window.tokens
             return Decision((), "kv" if fits else "window")
+        load = ActiveLoad(view.load_tokens, view.batch)
         ranked = self._ranking.top(
-            queue, view.pass_index, self._load.mean_remaining_tokens, GRANTS_PER_PASS
+            queue, view.pass_index, load.mean_remaining_tokens, GRANTS_PER_PASS
         )
         decision = self._gate.decide(
             chain(queue.retracted, ranked), view, self.window.tokens, threshold
@@ -85,6 +85,18 @@ class Twp(Policy):
         if not decision.closed and len(decision.grants) < len(queue):
             return Decision(decision.grants, "limit")
         return decision
+
+    def end_pass(
+        self, kv_free_tokens: int, kv_capacity_tokens: int, load: ActiveLoad | None
+    ) -> None:
+        """Moves the memory threshold; remembers the load for the law."""
+        self.headroom.observe(kv_free_tokens, kv_capacity_tokens)
+        if load is not None:
+            self._load = load
+
+    def signals(self) -> Signals:
+        """Window, slowdown and filtered latency."""
+        return Signals(self.window.tokens, self.monitor.sigma, self.monitor.itl_ms)
 
     def _surely_closed(self, view: PassView, threshold: float) -> bool:
         """Whether no request at all could pass, told without ranking the queue.

@@ -1,0 +1,78 @@
+"""``python -m patches check [--wheel FILE]``: does TWP fit this SGLang?
+
+Reads source text only: neither SGLang nor torch is imported. Exit code 0 if every hook
+fits, 1 if one does not, 2 if there is nothing to judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from patches.sglang_0_5.versions import Verdict, judge
+from patches.sources import InstalledSource, Source, SourceError, WheelSource
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; see the module's text."""
+    parser = argparse.ArgumentParser(prog="python -m patches", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="judge SGLang's hooks without importing it")
+    check.add_argument("--wheel", type=Path, metavar="FILE", help="judge this wheel instead")
+    check.add_argument("--json", action="store_true", help="machine-readable output")
+    arguments = parser.parse_args(argv)
+    try:
+        source: Source = (
+            WheelSource(arguments.wheel) if arguments.wheel is not None else InstalledSource()
+        )
+    except SourceError as error:
+        print(f"patches: {error}", file=sys.stderr)
+        return 2
+    verdict = judge(source)
+    print(_as_json(verdict) if arguments.json else _as_text(verdict))
+    return 0 if verdict.ok else 1
+
+
+def _as_text(verdict: Verdict) -> str:
+    lines = [
+        f"{'ok  ' if finding.ok else 'FAIL'}  {finding.target}: {finding.detail}"
+        for finding in verdict.findings
+    ]
+    table = verdict.table
+    lines.append(
+        f"sglang {verdict.version}: {sum(f.ok for f in verdict.findings)} of "
+        f"{len(verdict.findings)} hooks fit"
+    )
+    if not verdict.tried:
+        lines.append(
+            f"note: tried on {table.first} to {table.last}; signatures decide, the number does not"
+        )
+    return "\n".join(lines)
+
+
+def _as_json(verdict: Verdict) -> str:
+    hooks = {hook.target: hook for hook in verdict.table.hooks}
+    return json.dumps(
+        {
+            "sglang": verdict.version,
+            "ok": verdict.ok,
+            "tried": verdict.tried,
+            "hooks": [
+                {
+                    **finding._asdict(),
+                    "kind": hooks[finding.target].kind,
+                    "replaces": hooks[finding.target].replaces,
+                    "why": hooks[finding.target].why,
+                    "until": hooks[finding.target].until,
+                }
+                for finding in verdict.findings
+            ],
+        },
+        indent=2,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,422 @@
+"""TWP inside one SGLang scheduler process: the policy, its inputs, its record, its faults.
+
+The hooks of ``patches.sglang_0_5`` call this object and nothing else. Every call is
+guarded there: an exception in here is logged once with its traceback, stock scheduling
+takes over for good, and /server_info says so.
+
+How tensor-parallel ranks agree: rank 0 measures; its samples ride on SGLang's own request
+broadcast and reach every rank in the same scheduling pass. The policy sees only those
+samples, pass counts and request attributes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from controllers.step_trace import Header
+from patches import fault_injection
+from patches.sglang_0_5 import engine_view
+from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.decision import Decision, Grant
+from twp_sglang.scheduling.lengths import DeclaredLengths
+from twp_sglang.scheduling.load import ActiveLoad, measure
+from twp_sglang.scheduling.policies import build_policy
+from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.sample import PassView, StepSample
+from twp_sglang.trace import AdmissionRecord, StepRecord, TraceWriter, free_path
+
+logger = logging.getLogger(__name__)
+
+INFO_ATTRIBUTE = "_twp_request"
+"""Where a request of SGLang carries what TWP knows of it."""
+
+FINISHED_ATTRIBUTE = "_twp_finished"
+
+
+class Envelope(NamedTuple):
+    """Rank 0's samples on their way to all ranks, with the number of the newest."""
+
+    samples: tuple[StepSample, ...]
+    number: int
+
+
+class Ranks(NamedTuple):
+    """Where this scheduler process stands."""
+
+    tp_rank: int
+    dp_rank: int | None
+
+
+class _Launched(NamedTuple):
+    """A step between its launch and its result."""
+
+    record: StepRecord
+    counts: bool
+    """Whether the span to its completion is a step time (no idle gap before it)."""
+
+
+class Runtime:
+    """See the module's text. One per scheduler process."""
+
+    def __init__(
+        self,
+        config: TwpConfig,
+        scheduler: Any,
+        ranks: Ranks,
+        trace_dir: Path | None,
+        header: Header,
+    ) -> None:
+        self.config = config
+        self.policy = build_policy(config)
+        self.lengths = DeclaredLengths()
+        self.deciding = True
+        self.fallbacks = 0
+        self.fallback_reason: str | None = None
+        self.pass_index = 0
+        self._faults = fault_injection.requested()
+        self._clock = self._faults.clock(time.perf_counter, ranks.tp_rank)
+        self._start_s = self._clock()
+        self._ranks = ranks
+        self._scheduler = scheduler
+        self._capacity = engine_view.kv_capacity_tokens(scheduler)
+        self._next_seq = 0
+        # Of the pass under way.
+        self._grants: dict[int, Grant] = {}
+        self._decision: Decision | None = None
+        self._load: ActiveLoad | None = None
+        self._admissions: list[AdmissionRecord] = []
+        self._forced = 0
+        # Between passes.
+        self._launched: deque[_Launched] = deque()
+        self._idle_since_launch = True
+        self._last_pass_empty = True
+        self._last_done_s: float | None = None
+        self._finished: list[tuple[int, int]] = []
+        # Rank 0's samples: made, and delivered back to this rank.
+        self._outbox: deque[StepSample] = deque()
+        self._made = 0
+        self._delivered = 0
+        self._newest_sample_step: int | None = None
+        self._trace_dir = trace_dir
+        self._trace_header = header
+        self._trace: TraceWriter | None = None
+        self._leads = False
+
+    # ------------------------------------------------------------------ faults
+
+    def fault(self, where: str) -> None:
+        """Called from an except block: stock scheduling from here on."""
+        self.fallbacks += 1
+        if not self.deciding:
+            return
+        self.deciding = False
+        self._grants.clear()
+        logger.exception(
+            "TWP failed in %s: stock SGLang scheduling takes over in this process. "
+            "/server_info shows twp.deciding = false until a restart.",
+            where,
+        )
+        self.fallback_reason = where
+
+    # ----------------------------------------------------------------- requests
+
+    def enqueued(self, req: Any, retracted: bool) -> None:
+        """``req`` stands at the tail of SGLang's waiting queue."""
+        prompt, max_new, produced = engine_view.request_numbers(req)
+        info = RequestInfo(
+            req.rid,
+            self._next_seq,
+            self.pass_index,
+            prompt + produced,
+            self.lengths.remaining(prompt, max_new, produced),
+            priority=self._priority(req),
+            retracted=retracted,
+            handle=req,
+        )
+        self._next_seq += 1
+        setattr(req, INFO_ATTRIBUTE, info)
+        self.policy.enqueue(info)
+
+    def _priority(self, req: Any) -> int:
+        value = req.priority
+        if value is None or not self._scheduler.enable_priority_scheduling:
+            return 0
+        low_first = self._scheduler.schedule_low_priority_values_first
+        return -int(value) if low_first else int(value)
+
+    def resync(self, waiting_queue: list[Any]) -> None:
+        """Make the policy's queue that of SGLang again: aborts and timeouts leave silently."""
+        present = {id(req) for req in waiting_queue}
+        for info in list(self.policy.queue):
+            if id(info.handle) not in present:
+                self.policy.withdraw(info)
+        known = {id(info.handle) for info in self.policy.queue}
+        for req in waiting_queue:
+            if id(req) not in known:
+                self.enqueued(req, retracted=False)
+
+    # ------------------------------------------------------------------- passes
+
+    def begin_pass(self) -> None:
+        """SGLang starts to form its next batch."""
+        self.pass_index += 1
+        self._grants.clear()
+        self._decision = None
+        self._load = None
+        self._admissions = []
+        self._forced = 0
+        if self.pass_index == self._faults.fail_at_pass:
+            raise RuntimeError(f"fault injected at pass {self.pass_index}")
+
+    def order(self, waiting_queue: list[Any], running_batch: Any) -> None:
+        """Decide this pass and put the granted requests first, in their order."""
+        if len(waiting_queue) != len(self.policy.queue):
+            self.resync(waiting_queue)
+        decision = self._decide(running_batch)
+        if not self.policy.enforces:
+            return
+        try:
+            _move_to_front(waiting_queue, [grant.request.handle for grant in decision.grants])
+        except ValueError:
+            # As many ghosts as newcomers: the lengths agreed and the members did not.
+            self.resync(waiting_queue)
+            decision = self._decide(running_batch)
+            _move_to_front(waiting_queue, [grant.request.handle for grant in decision.grants])
+        self._grants = {id(grant.request.handle): grant for grant in decision.grants}
+
+    def _decide(self, running_batch: Any) -> Decision:
+        view = self._view(running_batch)
+        self._decision = decision = self.policy.decide(view)
+        self._load = ActiveLoad(view.load_tokens, view.batch)
+        return decision
+
+    def _view(self, running_batch: Any) -> PassView:
+        scheduler = self._scheduler
+        chunked = scheduler.chunked_req
+        active = engine_view.active_before(running_batch, chunked)
+        load = measure(self.lengths, engine_view.numbers_of(active))
+        free = engine_view.kv_free_tokens(scheduler) - engine_view.owed_prompt_tokens(chunked)
+        return PassView(self.pass_index, load.load_tokens, load.batch, free, self._capacity)
+
+    def may_admit(self, req: Any) -> bool:
+        """Whether the gate is open for ``req`` in this pass."""
+        return not self.policy.enforces or id(req) in self._grants
+
+    def admitted(self, req: Any) -> None:
+        """SGLang took ``req`` into its next batch."""
+        info: RequestInfo | None = getattr(req, INFO_ATTRIBUTE, None)
+        if info is None:
+            return
+        load = self._load or ActiveLoad(0, 0)
+        grant = self._grants.pop(id(req), None)
+        if grant is not None:
+            self.policy.admitted(grant)
+            self._forced += grant.reason == "forced"
+            record = AdmissionRecord(
+                info.rid,
+                grant.reason,
+                info.prompt_tokens,
+                info.expected_tokens,
+                load.load_tokens,
+                grant.kv_free_after,
+                grant.kv_threshold,
+                grant.waited_passes,
+            )
+        else:
+            self.policy.taken(info)
+            record = AdmissionRecord(
+                info.rid,
+                "retracted" if info.retracted else "policy",
+                info.prompt_tokens,
+                info.expected_tokens,
+                load.load_tokens,
+                None,
+                None,
+                self.pass_index - info.arrival_pass,
+            )
+        self._admissions.append(record)
+        self._load = load.plus(info.expected_tokens)
+
+    def end_pass(self, plan: Any) -> None:
+        """SGLang has formed its batch, or none."""
+        scheduler = self._scheduler
+        free = engine_view.kv_free_tokens(scheduler)
+        load = self._load
+        if load is None and self._trace is not None:
+            active = engine_view.active_after(plan, scheduler.chunked_req)
+            load = measure(self.lengths, engine_view.numbers_of(active))
+        self.policy.end_pass(free, self._capacity, load)
+        batch = plan.batch_to_run
+        self._last_pass_empty = batch is None
+        if batch is None:
+            self._idle_since_launch = True
+            return
+        facts = engine_view.batch_facts(batch)
+        decision = self._decision
+        state = self.policy.signals()
+        record = StepRecord(
+            step=self.pass_index,
+            t_ms=round((self._clock() - self._start_s) * 1e3, 3),
+            kind=facts.kind,
+            duration_ms=None,
+            batch=facts.decode_rows,
+            prefill_tokens=facts.prefill_tokens,
+            kv_tokens=self._capacity - free,
+            queue=len(scheduler.waiting_queue),
+            load_tokens=0 if load is None else load.load_tokens,
+            window_tokens=state.window_tokens,
+            sigma=state.sigma,
+            itl_ms=state.itl_ms,
+            sample_step=self._newest_sample_step,
+            admitted=len(self._admissions),
+            forced=self._forced,
+            closed=self._closed_reason(decision),
+            admissions=tuple(self._admissions),
+            would_admit=(
+                len(decision.grants) if decision is not None and not self.policy.enforces else None
+            ),
+        )
+        self._launched.append(_Launched(record, not self._idle_since_launch))
+        self._idle_since_launch = False
+
+    def _closed_reason(self, decision: Decision | None) -> str:
+        """Why somebody still waits, in the words of the trace."""
+        if not self._scheduler.waiting_queue:
+            return ""
+        if decision is None:
+            # SGLang did not ask: its slots are full, or this pass belongs to decoding.
+            return "engine"
+        if self._grants:
+            return "engine"
+        return decision.closed
+
+    # ------------------------------------------------------------------ samples
+
+    def completed(self, batch: Any) -> None:
+        """The result of the oldest launched step was processed."""
+        now = self._clock()
+        last, self._last_done_s = self._last_done_s, now
+        if not self._launched:
+            return
+        record, counts = self._launched.popleft()
+        # A step whose result comes while nothing follows it drains the pipeline: under
+        # overlap its span is that of the bookkeeping alone.
+        overlapped = self._scheduler.enable_overlap
+        if counts and last is not None and not (overlapped and self._last_pass_empty):
+            record = record._replace(duration_ms=round((now - last) * 1e3, 4))
+        self._made += 1
+        self._outbox.append(
+            StepSample(
+                record.step,
+                record.kind,  # type: ignore[arg-type]  # BatchFacts names the same kinds
+                record.duration_ms,
+                record.batch,
+                record.prefill_tokens,
+                record.kv_tokens,
+            )
+        )
+        if not self._leads:
+            # Only rank 0 is ever asked for its samples; the others must not hoard them.
+            self._outbox.clear()
+        if self._trace is not None:
+            self._note_finished(batch)
+            if self._finished:
+                record = record._replace(finished=tuple(self._finished))
+                self._finished = []
+            self._trace.put(record)
+
+    def _note_finished(self, batch: Any) -> None:
+        for req in batch.reqs:
+            if req.finished() and not getattr(req, FINISHED_ATTRIBUTE, False):
+                setattr(req, FINISHED_ATTRIBUTE, True)
+                self._finished.append((len(req.origin_input_ids), len(req.output_ids)))
+
+    def outgoing(self) -> Envelope | None:
+        """Rank 0: samples not yet delivered, to ride on the request broadcast."""
+        if not self._leads:
+            self._leads = True
+            self._open_trace()
+        if not self._outbox:
+            return None
+        return Envelope(tuple(self._outbox), self._made)
+
+    def deliver(self, envelope: Envelope) -> None:
+        """All ranks, in the same pass: feed the policy. Repeats are recognised."""
+        first = envelope.number - len(envelope.samples)
+        for offset, sample in enumerate(envelope.samples):
+            if first + offset < self._delivered:
+                continue
+            self.policy.observe(sample)
+            self._newest_sample_step = sample.step
+        self._delivered = max(self._delivered, envelope.number)
+        while self._outbox and self._made - len(self._outbox) < self._delivered:
+            self._outbox.popleft()
+
+    # -------------------------------------------------------------------- record
+
+    def _open_trace(self) -> None:
+        if self._trace_dir is None:
+            return
+        stem = "steps" if self._ranks.dp_rank is None else f"steps-dp{self._ranks.dp_rank}"
+        try:
+            path = free_path(self._trace_dir, stem)
+            self._trace = TraceWriter(path, self._trace_header)
+            logger.info("TWP writes its step trace to %s", path)
+        except OSError as error:
+            logger.error("TWP cannot write its step trace (%s); serving goes on without", error)
+
+    def state(self) -> dict[str, Any]:
+        """What /server_info shows under ``twp``; JSON types only."""
+        chunked = self._scheduler.chunked_req
+        load = measure(
+            self.lengths,
+            engine_view.numbers_of(
+                engine_view.active_before(self._scheduler.running_batch, chunked)
+            ),
+        )
+        return {
+            **self.policy.snapshot(),
+            "deciding": self.deciding and self.policy.enforces,
+            "fallbacks": self.fallbacks,
+            "fallback_reason": self.fallback_reason,
+            "load_tokens": load.load_tokens,
+            "batch": load.batch,
+            "queue": len(self._scheduler.waiting_queue),
+            "pass": self.pass_index,
+            "samples": self._delivered,
+            "trace": None if self._trace is None else str(self._trace.path),
+            "trace_written": 0 if self._trace is None else self._trace.written,
+            "trace_dropped": 0 if self._trace is None else self._trace.dropped,
+            "config": self.config.model_dump(mode="json"),
+        }
+
+
+def _move_to_front(waiting_queue: list[Any], chosen: list[Any]) -> None:
+    """Reorder in place: ``chosen`` first, the rest in their order.
+
+    Raises:
+        ValueError: one of ``chosen`` does not wait here; the queue is then untouched, so
+            that no request can be lost on the way.
+    """
+    if all(a is b for a, b in zip(waiting_queue, chosen, strict=False)) and len(
+        waiting_queue
+    ) >= len(chosen):
+        return
+    if len(chosen) <= _FEW:
+        rest = waiting_queue.copy()
+        for req in chosen:
+            rest.remove(req)
+    else:
+        picked = {id(req) for req in chosen}
+        rest = [req for req in waiting_queue if id(req) not in picked]
+        if len(rest) + len(chosen) != len(waiting_queue):
+            raise ValueError("a granted request does not wait")
+    waiting_queue[:] = chosen + rest
+
+
+_FEW = 8
+"""Up to so many, finding each is cheaper than asking every waiting request."""

@@ -1,0 +1,108 @@
+"""Numbers read off SGLang's objects: the only place that knows their attributes.
+
+Functions take SGLang's objects untyped, because importing their types would import torch
+in processes that only check or configure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+SCHEDULE_BATCH = "sglang.srt.managers.schedule_batch"
+SCHEDULER = "sglang.srt.managers.scheduler"
+
+READS = (
+    f"{SCHEDULER}:Scheduler.waiting_queue",
+    f"{SCHEDULER}:Scheduler.running_batch",
+    f"{SCHEDULER}:Scheduler.chunked_req",
+    f"{SCHEDULE_BATCH}:Req.rid",
+    f"{SCHEDULE_BATCH}:Req.origin_input_ids",
+    f"{SCHEDULE_BATCH}:Req.output_ids",
+    f"{SCHEDULE_BATCH}:Req.sampling_params",
+    f"{SCHEDULE_BATCH}:Req.priority",
+    f"{SCHEDULE_BATCH}:Req.finished",
+    f"{SCHEDULE_BATCH}:ScheduleBatch.reqs",
+    f"{SCHEDULE_BATCH}:ScheduleBatch.forward_mode",
+    f"{SCHEDULE_BATCH}:ScheduleBatch.decoding_reqs",
+    f"{SCHEDULE_BATCH}:ScheduleBatch.extend_num_tokens",
+    f"{SCHEDULE_BATCH}:NextBatchPlan.batch_to_run",
+    f"{SCHEDULE_BATCH}:NextBatchPlan.running_batch",
+)
+
+
+class BatchFacts(NamedTuple):
+    """What a launched batch consists of."""
+
+    kind: str
+    decode_rows: int
+    prefill_tokens: int
+
+
+def request_numbers(req: Any) -> tuple[int, int, int]:
+    """(prompt tokens, max new tokens, produced tokens) of one request."""
+    return len(req.origin_input_ids), req.sampling_params.max_new_tokens, len(req.output_ids)
+
+
+def numbers_of(reqs: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
+    """:func:`request_numbers` of many."""
+    for req in reqs:
+        yield len(req.origin_input_ids), req.sampling_params.max_new_tokens, len(req.output_ids)
+
+
+def active_before(running_batch: Any, chunked_req: Any) -> list[Any]:
+    """Running requests and the one in the middle of its prompt, which is not among them."""
+    reqs = list(running_batch.reqs) if running_batch is not None else []
+    if chunked_req is not None and chunked_req not in reqs:
+        reqs.append(chunked_req)
+    return reqs
+
+
+def active_after(plan: Any, chunked_req: Any) -> list[Any]:
+    """The active set once a pass has formed its batch: running, prefilling, chunked."""
+    reqs = list(plan.running_batch.reqs)
+    batch = plan.batch_to_run
+    if batch is not None and batch is not plan.running_batch:
+        reqs += batch.reqs
+    if chunked_req is not None and chunked_req not in reqs:
+        reqs.append(chunked_req)
+    return reqs
+
+
+def owed_prompt_tokens(chunked_req: Any) -> int:
+    """Prompt tokens of the chunked request that hold no KV yet."""
+    if chunked_req is None:
+        return 0
+    total = len(chunked_req.origin_input_ids) + len(chunked_req.output_ids)
+    return int(max(0, total - _cached_tokens(chunked_req)))
+
+
+def _cached_tokens(req: Any) -> int:
+    # 0.5.22 keeps a count; before, the length of the index tensor is the count.
+    count = getattr(req, "prefix_len", None)
+    return len(req.prefix_indices) if count is None else count
+
+
+def kv_free_tokens(scheduler: Any) -> int:
+    """KV tokens that are free or can be evicted, of the full-attention pool."""
+    allocator = scheduler.token_to_kv_pool_allocator
+    cache = scheduler.tree_cache
+    # Hybrid sliding-window pools count both kinds; the full-attention part runs out first.
+    if hasattr(allocator, "full_available_size"):
+        return int(allocator.full_available_size() + cache.full_evictable_size())
+    return int(allocator.available_size() + cache.evictable_size())
+
+
+def kv_capacity_tokens(scheduler: Any) -> int:
+    """KV tokens of the whole pool."""
+    return int(scheduler.max_total_num_tokens)
+
+
+def batch_facts(batch: Any) -> BatchFacts:
+    """Kind, decoding rows and prompt tokens of a batch about to run."""
+    if batch.forward_mode.is_decode():
+        return BatchFacts("decode", len(batch.reqs), 0)
+    decoding = len(batch.decoding_reqs or ())
+    # A mixed batch counts each decoding row as one token to extend by.
+    prefill_tokens = int(batch.extend_num_tokens or 0) - decoding
+    return BatchFacts("mixed" if decoding else "prefill", decoding, prefill_tokens)

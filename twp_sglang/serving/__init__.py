@@ -1,0 +1,1 @@
+"""Starting SGLang under TWP: options, refusals, engine settings, launch."""

@@ -1,0 +1,221 @@
+"""``--twp-*`` flags, profile and file, merged into one :class:`TwpConfig`.
+
+The flags are made from the configuration's fields, so that a field, its flag and its help
+text cannot drift apart. Errors name the field, the value, where it came from and what to
+do; nothing here imports SGLang or torch, so they come before any model is looked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from twp_sglang.config import TwpConfig
+
+PREFIX = "--twp-"
+
+# Written by calibrate and by tune beside the fields; kept with them, decide nothing.
+_NOT_FLAGS = frozenset({"evidence"})
+
+PROFILE_FIELDS = ("l_min_ms", "b0", "alpha_ms", "h0_tokens")
+"""What a profile gives to the configuration."""
+
+
+class OptionsError(Exception):
+    """A configuration that cannot be used; the message is for the person who gave it."""
+
+
+class Options(NamedTuple):
+    """What the command line asks of TWP, and the arguments left for SGLang."""
+
+    config: TwpConfig
+    given: dict[str, str]
+    """Fields that somebody set, with where."""
+    trace_dir: Path | None
+    engine_argv: list[str]
+    help_wanted: bool
+
+
+def parser() -> argparse.ArgumentParser:
+    """The ``--twp-*`` part of the command line."""
+    result = argparse.ArgumentParser(
+        prog="python -m twp_sglang.launch_server",
+        description="Serve with stock SGLang under Token Window Pacing. Every SGLang flag is "
+        "taken as it is; its own help follows this one.",
+        allow_abbrev=False,
+        add_help=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    group = result.add_argument_group("Token Window Pacing")
+    group.add_argument(
+        "--twp-config", type=Path, metavar="FILE", help="TOML or JSON file of the fields below"
+    )
+    group.add_argument(
+        "--twp-profile",
+        type=Path,
+        metavar="FILE",
+        help="JSON written by python -m twp_sglang.calibrate: gives l_min_ms, b0, alpha_ms and "
+        "h0_tokens; file and flags override it",
+    )
+    group.add_argument(
+        "--twp-trace", type=Path, metavar="DIR", help="write one JSON line per step into DIR"
+    )
+    for name, field in TwpConfig.model_fields.items():
+        if name in _NOT_FLAGS:
+            continue
+        default = "unset" if field.default is None else field.default
+        group.add_argument(
+            flag_of(name),
+            dest=name,
+            metavar="VALUE",
+            help=f"{(field.description or '').replace('%', '%%')} [{default}]",
+        )
+    return result
+
+
+def flag_of(field: str) -> str:
+    """Command-line flag of a configuration field."""
+    return PREFIX + field.replace("_", "-")
+
+
+def parse(argv: list[str]) -> Options:
+    """Split ``argv`` into TWP's options and SGLang's arguments.
+
+    Raises:
+        OptionsError: a file cannot be read, or a value cannot be used.
+    """
+    known = parser()
+    known.error = _raise  # type: ignore[method-assign, assignment]  # no exit from a library
+    namespace, engine_argv = known.parse_known_args(argv)
+    unknown = [word for word in engine_argv if word.startswith(PREFIX)]
+    if unknown:
+        raise OptionsError(
+            f"{unknown[0].partition('=')[0]}: no such flag; --help lists those there are"
+        )
+    flags = vars(namespace)
+    config_file: Path | None = flags.pop("twp_config", None)
+    profile: Path | None = flags.pop("twp_profile", None)
+    trace: Path | None = flags.pop("twp_trace", None)
+    values: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    if profile is not None:
+        loaded = _load(profile, "--twp-profile")
+        _merge(values, given, _profile_values(loaded, profile), f"profile {profile}")
+    if config_file is not None:
+        _merge(values, given, _load(config_file, "--twp-config"), f"file {config_file}")
+    for name, text in flags.items():
+        values[name] = _from_text(text)
+        given[name] = f"flag {flag_of(name)}"
+    return Options(
+        build(values, given),
+        given,
+        None if trace is None else _usable_directory(trace),
+        engine_argv,
+        any(word in ("-h", "--help") for word in engine_argv),
+    )
+
+
+def build(values: Mapping[str, Any], given: Mapping[str, str]) -> TwpConfig:
+    """Validate ``values``.
+
+    Raises:
+        OptionsError: with one line per problem, each naming field, value, source and mend.
+    """
+    try:
+        return TwpConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise OptionsError("; ".join(_problem(item, given) for item in error.errors())) from None
+
+
+def _problem(error: Any, given: Mapping[str, str]) -> str:
+    location = error["loc"]
+    message = error["msg"].removeprefix("Value error, ")
+    if not location:
+        return str(message)
+    name = str(location[0])
+    source = given.get(name, "default")
+    if error["type"] == "extra_forbidden":
+        close = _closest(name)
+        hint = f"did you mean {close}?" if close else "--help lists the fields"
+        return f"{name} ({source}): no such field; {hint}"
+    field = TwpConfig.model_fields.get(name)
+    mend = f"; it is: {field.description}" if field is not None and field.description else ""
+    return f"{name} = {error['input']!r} ({source}): {message}{mend}"
+
+
+def _closest(name: str) -> str | None:
+    import difflib
+
+    found = difflib.get_close_matches(name, TwpConfig.model_fields, n=1)
+    return found[0] if found else None
+
+
+def _from_text(text: str) -> Any:
+    """A flag's text as the value it means; ``none`` unsets an optional field."""
+    if text.lower() in ("none", "unset"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _merge(
+    values: dict[str, Any], given: dict[str, str], new: Mapping[str, Any], source: str
+) -> None:
+    values.update(new)
+    given.update(dict.fromkeys(new, source))
+
+
+def _load(path: Path, flag: str) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionsError(f"{flag} {path}: cannot be read ({_reason(error)})") from None
+    try:
+        loaded = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise OptionsError(f"{flag} {path}: is not {kind} ({error})") from None
+    if not isinstance(loaded, dict):
+        raise OptionsError(f"{flag} {path}: must hold one table of fields")
+    return loaded
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _profile_values(loaded: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    section = loaded.get("twp", loaded)
+    found = {name: section[name] for name in PROFILE_FIELDS if section.get(name) is not None}
+    if not found:
+        raise OptionsError(
+            f"--twp-profile {path}: holds none of {', '.join(PROFILE_FIELDS)}; make it with "
+            "python -m twp_sglang.calibrate"
+        )
+    return found
+
+
+def _usable_directory(path: Path) -> Path:
+    probe = path / ".twp-writable"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OptionsError(f"--twp-trace {path}: cannot be written ({_reason(error)})") from None
+    return path.resolve()
+
+
+def _raise(message: str) -> None:
+    raise OptionsError(message)
