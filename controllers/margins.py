@@ -66,7 +66,11 @@ def margins(loop: LoopModel) -> Margins:
     Raises:
         ValueError: the law switches (vegas, aimd) and has no linearisation.
     """
-    linear = linearise(loop)
+    return margins_of(linearise(loop))
+
+
+def margins_of(linear: LinearLoop) -> Margins:
+    """Margins of a loop linearised at any point, not only where it rests."""
     omega, gain = linear.grid
     stable = is_stable(linear)
     g = linear.point.loop_gain
@@ -192,6 +196,11 @@ def critical_factors(omega: Real, gain: Complex, evaluate: Gain | None = None) -
 
 
 def _refine(evaluate: Gain, low: float, high: float) -> float:
+    ends = [evaluate(low)[0], evaluate(high)[0]]
+    if ends[0].imag * ends[1].imag >= 0:
+        # The grid's value (by FFT) and this one differ by rounding, and the crossing lies
+        # within it at one end.
+        return float(min(ends, key=lambda value: abs(value.imag)).real)
     root = brentq(lambda w: float(evaluate(w)[0].imag), low, high, xtol=1e-15, rtol=1e-14)
     return float(evaluate(root)[0].real)
 

@@ -81,13 +81,16 @@ def response_refusals(samples: DecodeSamples, selection: Selection) -> list[Refu
 
 
 def estimate_refusals(
-    samples: DecodeSamples, estimates: dict[str, Estimate], *, straight: bool
+    samples: DecodeSamples, estimates: dict[str, Estimate], largest_knee: float | None
 ) -> list[Refusal]:
-    """Whether the estimates are sharp enough to tune on."""
+    """Whether the estimates are sharp enough to tune on.
+
+    ``largest_knee`` bounds the knees that enough steps lie above; None for a straight line.
+    """
     batch = samples.batch
     alpha, b0 = estimates["alpha_ms"], estimates["b0"]
     refusals = []
-    if straight:
+    if largest_knee is None:
         rise = alpha.value * float(np.ptp(batch)) / estimates["l_min_ms"].value
         if rise < MIN_RISE_STRAIGHT:
             refusals.append(
@@ -102,12 +105,13 @@ def estimate_refusals(
     else:
         above = batch > b0.value + 0.5
         below = int((batch <= b0.value).sum())
-        if above.sum() < MIN_ROWS_EACH_SIDE or np.unique(batch[above]).size < 2:
+        few = above.sum() < MIN_ROWS_EACH_SIDE or np.unique(batch[above]).size < 2
+        if few or b0.hi >= largest_knee:
             refusals.append(
                 Refusal(
                     code="knee-hardly-passed",
                     reason=f"only {int(above.sum())} steps, at {np.unique(batch[above]).size} "
-                    f"batch sizes, lie above the knee near B = {b0.value:.1f}",
+                    f"batch sizes, lie clear above a knee near B = {b0.value:.1f}",
                     wanted=f"Record a burst that holds the batch above {1.3 * b0.value + 2:.0f} "
                     "for some hundred steps",
                 )

@@ -32,7 +32,7 @@ from controllers.identification.result import (
     Refusal,
 )
 from controllers.identification.samples import DecodeSamples, decode_samples
-from controllers.identification.segmented import SegmentedFit, fit_segmented
+from controllers.identification.segmented import SegmentedFit, fit_segmented, knee_bounds
 from controllers.identification.selection import Selection, select_terms
 from controllers.identification.validation import held_out_fit
 from controllers.models import LatencyModel
@@ -120,7 +120,8 @@ class _StepTime:
         if not terms.prefill:
             self._prefill_steps(trace, rng)
         if not self.refusals:
-            self.refusals = estimate_refusals(samples, self.estimates, straight=self.straight)
+            largest = None if self.straight else knee_bounds(self.fit.design)[1]
+            self.refusals = estimate_refusals(samples, self.estimates, largest)
 
     def _intervals(self, rng: np.random.Generator) -> None:
         assert self.fit is not None

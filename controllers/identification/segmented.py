@@ -26,7 +26,7 @@ BISQUARE: Final = 4.685
 """The same for Tukey's bisquare."""
 
 _MAD_TO_SIGMA: Final = 1.4826
-_MIN_ROWS_EACH_SIDE: Final = 15
+_MIN_ROWS_EACH_SIDE: Final = 30
 _ROUNDS: Final = 12
 _REFINE: Final = 33
 _FLOOR_RELATIVE: Final = 1e-9
@@ -71,14 +71,17 @@ def knee_candidates(design: Design) -> FloatArray:
     up_to = np.cumsum(rows)
     supported = (up_to >= _MIN_ROWS_EACH_SIDE) & (up_to[-1] - up_to >= _MIN_ROWS_EACH_SIDE)
     supported[:1] = supported[-2:] = False
-    return design.knots[supported]
+    return np.asarray(design.knots[supported], dtype=np.float64)
 
 
 def knee_bounds(design: Design) -> tuple[float, float]:
-    """Range of knees that the grid of ``knee_candidates`` stands for, ends included."""
+    """Range of knees that the grid of ``knee_candidates`` stands for, ends included.
+
+    Not above the largest candidate: there the few largest batches alone would carry the
+    slope, and one outlier among them would bend the model into itself.
+    """
     grid, knots = knee_candidates(design), design.knots
-    first, last = np.searchsorted(knots, grid[[0, -1]])
-    return float(knots[first - 1]), float(knots[last + 1])
+    return float(knots[np.searchsorted(knots, grid[0]) - 1]), float(grid[-1])
 
 
 def best_knee(moments: KneeMoments, terms: Terms) -> float:
