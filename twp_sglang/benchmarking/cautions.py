@@ -44,10 +44,11 @@ def cautions(
             f"{len(records) - len(completed)} of {len(records)} requests failed; latencies cover "
             "the completed ones only, goodput counts a failure as a miss."
         )
-    if len(completed) < SMALL_N:
+    if 0 < len(completed) < SMALL_N:
+        chance = "P95 and P99" if len(completed) < SMALL_N / 5 else "P99"
         found.append(
-            f"Small n: {len(completed)} completed requests; percentiles above "
-            f"P{_highest_percentile(len(completed))} over requests rest on single values."
+            f"Small n: {len(completed)} completed requests; {chance} over requests is little "
+            "more than the largest value."
         )
     if (lateness_ms.p99 or 0.0) > LATE_MS:
         if concurrency_cap:
@@ -69,11 +70,6 @@ def cautions(
     found += _about_lengths(completed, ignore_eos)
     found += _about_cache(completed, flush)
     return found
-
-
-def _highest_percentile(n: int) -> int:
-    # The highest percentile with at least one value above it.
-    return max(0, min(99, int(100 * (1 - 1 / n)))) if n else 0
 
 
 def _about_counts(completed: Sequence[RequestRecord]) -> list[str]:

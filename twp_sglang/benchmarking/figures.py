@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from twp_sglang.benchmarking.results import RunReport
 from twp_sglang.latency_metrics import FloatArray, pooled_itl_ms, ttft_ms
@@ -32,13 +33,17 @@ def draw(reports: Sequence[RunReport], names: Sequence[str], path: Path) -> None
     axes = figure.subplots(2, 2)
     ends_s = [max((r.ended_s for r in report.requests), default=1.0) for report in reports]
     edges_s = np.linspace(0.0, max(*ends_s, 1e-3), _BINS + 1)
+    pools: tuple[list[FloatArray], list[FloatArray]] = ([], [])
     for place, (report, name) in enumerate(zip(reports, names, strict=True)):
         colour = _COLOURS[place % len(_COLOURS)]
         style = _STYLES[place % len(_STYLES)]
         times = [record.token_times() for record in report.requests]
         first_ms = np.array([t for x in times if x.completed and (t := ttft_ms(x)) is not None])
-        _cdf(axes[0, 0], pooled_itl_ms(times), name, colour, style)
-        _cdf(axes[0, 1], first_ms, name, colour, style)
+        for axis, pool, values in zip(
+            axes[0], pools, (pooled_itl_ms(times), first_ms), strict=True
+        ):
+            _cdf(axis, values, name, colour, style)
+            pool.append(values)
         tokens_s = np.concatenate([x.token_ms for x in times] or [np.empty(0)]) / 1000.0
         counts, _ = np.histogram(tokens_s, edges_s)
         axes[1, 0].stairs(
@@ -49,6 +54,8 @@ def draw(reports: Sequence[RunReport], names: Sequence[str], path: Path) -> None
             (edges_s[:-1] + edges_s[1:]) / 2, worst_ms, color=colour, ls=style, lw=1.6,
             marker=".", label=name,
         )  # fmt: skip
+    for axis, pool in zip(axes[0], pools, strict=True):
+        _scale(axis, np.concatenate(pool))
     _arrivals(axes[1, 0], reports, edges_s)
     for axis, title, unit in (
         (axes[0, 0], "Inter-token latency (ITL)", "ITL, ms"),
@@ -82,11 +89,25 @@ def _cdf(axis: Axes, values: FloatArray, name: str, colour: str, style: str) -> 
         ls=style, lw=1.6, label=f"{name} (P99 {p99:,.4g} ms, n = {len(ordered):,})",
     )  # fmt: skip
     axis.plot([p99], [0.99], "o", color=colour, ms=5)
-    # One stalled gap can be a thousand times the median; a linear axis would then show a
-    # single vertical line. Gaps of 0 rule out a plain logarithmic one.
-    middle = float(np.median(ordered))
-    if middle > 0 and ordered[-1] > 20 * middle:
-        axis.set_xscale("symlog", linthresh=middle)
+
+
+def _scale(axis: Axes, values: FloatArray) -> None:
+    # A stall can be a thousand times the median, and one run many times another: a linear
+    # axis would show one of them as a vertical line.
+    positive = values[values > 0]
+    if not len(positive):
+        return
+    low, high = np.percentile(positive, (1, 100))
+    if high < 10 * low:
+        axis.set_xlim(left=0)
+        return
+    # Gaps of 0 (tokens that came together) lie left of the axis: the curve starts at
+    # their share.
+    axis.set_xscale("log")
+    axis.set_xlim(0.8 * low, 1.25 * high)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _worst_itl(report: RunReport, edges_s: FloatArray) -> FloatArray:
@@ -118,6 +139,8 @@ def _arrivals(axis: Axes, reports: Sequence[RunReport], edges_s: FloatArray) -> 
 def _title(reports: Sequence[RunReport]) -> str:
     header = reports[0].header
     model = header.server.model or "unknown model"
+    if model.startswith("/"):
+        model = Path(model).name  # a hub name keeps its owner, a folder its last part
     mixed = len({report.header.workload.fingerprint for report in reports}) > 1
     work = "different workloads: not comparable" if mixed else header.workload.name
     emulated = " · EMULATED step times" if any(r.header.server.emulated for r in reports) else ""

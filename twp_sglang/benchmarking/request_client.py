@@ -221,8 +221,9 @@ async def _stream(
                 if new:
                     on_tokens(new)
                 if update.error is not None:
-                    kind = "abort" if update.finish_reason == "abort" else "stream_error"
-                    raise StreamFailure(kind, update.error, update.status)
+                    kind = "abort" if update.finish_reason == "abort" else "stream"
+                    status = "error" if update.status is None else str(update.status)
+                    raise StreamFailure(f"{kind}_{status}", update.error, update.status)
     if tally.finish_reason is None:
         raise StreamFailure("truncated", f"stream ended after {len(tally.token_s)} tokens")
 

@@ -22,10 +22,11 @@ class Failure(FrozenModel):
 
     ``kind`` is one of ``http_<status>`` (answered with that status), ``connect``,
     ``disconnect`` (connection lost in mid-stream), ``truncated`` (stream ended in order
-    but without an end of the answer), ``timeout``, ``abort`` (ended by the server),
-    ``stream_error`` (error event in the stream), ``bad_stream`` (not in the format asked
-    for), ``empty`` (ended well without a token), ``interrupted`` (Ctrl-C), ``client``
-    (a fault of this client).
+    but without an end of the answer), ``timeout``, ``abort_<status>`` (ended by the
+    server), ``stream_<status>`` (answered 200, then sent an error event),
+    ``abort_error`` and ``stream_error`` (the same without a status), ``bad_stream`` (not in
+    the format asked for), ``empty`` (ended well without a token), ``interrupted``
+    (Ctrl-C), ``client`` (a fault of this client).
     """
 
     kind: str

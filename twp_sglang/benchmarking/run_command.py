@@ -207,7 +207,11 @@ async def _warm_up(
                 failures[record.error.kind] += 1
                 last = f"{record.error.kind}: {' '.join(record.error.message.split())}"
     # The server's refusal of the form of every request will not go away in the run.
-    refused = sum(failures[f"http_{status}"] for status in (400, 401, 403, 404, 405, 422))
+    refused = sum(
+        failures[f"{how}_{status}"]
+        for how in ("http", "stream", "abort")
+        for status in (400, 401, 403, 404, 405, 422)
+    )
     if warm and refused + failures["bad_stream"] == len(warm):
         raise RunError(
             f"every warm-up request was refused ({last}); check --api, --model and lengths "

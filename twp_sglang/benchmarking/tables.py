@@ -124,7 +124,8 @@ def summary_table(report: RunReport) -> Table:
 def print_run(console: Console, report: RunReport) -> None:
     """The outcome of one run."""
     summary, latency = report.summary, report.summary.latency
-    console.print(summary_table(report))
+    if summary.completed:
+        console.print(summary_table(report))
     facts = [
         f"{summary.completed} of {summary.planned} requests completed",
         f"{format_value(latency.output_tokens_per_s, '')} output tokens/s",
@@ -180,7 +181,8 @@ def _ratio(
 ) -> Text:
     if first is None or value is None or first == 0:
         return Text("–")
-    text = f"{value / first:.2f}×"
+    ratio = value / first
+    text = f"{ratio:.3g}×" if ratio >= 10 else f"{ratio:.2f}×"
     if interval is None:
         return Text(text)
     low, high = interval
@@ -189,7 +191,8 @@ def _ratio(
     style = "dim"
     if sure_lower or sure_higher:
         style = "green" if sure_lower == (better == "lower") else "red"
-    return Text(f"{text} [{low:.2f}, {high:.2f}]", style=style)
+    digits = 0 if high >= 10 else 2
+    return Text(f"{text} [{low:.{digits}f}, {high:.{digits}f}]", style=style)
 
 
 def _clusters(report: RunReport, group: str) -> list[FloatArray]:
