@@ -13,13 +13,15 @@ logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as a shell reports it."""
 
 
 def main(argv: list[str]) -> int:
     """Serve until told to stop; the exit code.
 
     2 for anything wrong with what was asked, before any model is looked for; 1 when the
-    engine did not start or TWP does not decide in it.
+    engine did not start or TWP does not decide in it; 130 after Ctrl-C.
     """
     try:
         asked = options.parse(argv)
@@ -108,6 +110,8 @@ def _serve(asked: options.Options) -> int:
         from sglang.srt.entrypoints.http_server import launch_server
 
         launch_server(arguments, run_scheduler_process_func=entry_for(payload))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     except RuntimeError as error:
         # SGLang's word for a scheduler that died; the process itself has said why.
         if "scheduler" not in str(error).lower():

@@ -1,0 +1,214 @@
+"""Starts the real server on the tiny random model and talks to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+START_TIMEOUT_S = 180.0
+"""SGLang takes 25 to 45 s on an idle two-core machine; several times that on a busy one."""
+
+TINY_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def tiny_model(folder: Path) -> Path:
+    """A model folder with a configuration only; --load-format dummy makes the weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(TINY_MODEL))
+    return folder
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Reply(NamedTuple):
+    """An HTTP answer."""
+
+    status: int
+    body: Any
+
+
+class Server:
+    """A running server process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.process = process
+        self.port = port
+        self.log_path = log
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def request(self, path: str, body: Any = None, timeout: float = 120.0) -> Reply:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                return Reply(answer.status, _parsed(answer.read()))
+        except urllib.error.HTTPError as error:
+            return Reply(error.code, _parsed(error.read()))
+
+    def generate(
+        self, input_ids: list[int], max_new_tokens: int, timeout: float = 120.0, **params: Any
+    ) -> Reply:
+        extra = {key: params.pop(key) for key in ("rid", "stream") if key in params}
+        sampling = {"max_new_tokens": max_new_tokens, "ignore_eos": True, **params}
+        return self.request(
+            "/generate", {"input_ids": input_ids, "sampling_params": sampling, **extra}, timeout
+        )
+
+    def internal_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.request("/server_info").body["internal_states"][0]
+        return state
+
+    def twp(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.internal_state()["twp"]
+        return state
+
+    def wait_idle(self, timeout_s: float = 60.0) -> None:
+        """Until no request is queued or active."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            state = self.twp()
+            if state["queue"] == 0 and state["batch"] == 0:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"still busy after {timeout_s} s: {self.twp()}")
+
+
+def _parsed(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode(errors="replace")
+
+
+def command(model: Path, port: int, *flags: str, module: str = "twp_sglang.launch_server") -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        module,
+        "--model-path",
+        str(model),
+        "--load-format",
+        "dummy",
+        "--skip-tokenizer-init",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        *flags,
+    ]
+
+
+@contextmanager
+def serving(
+    model: Path,
+    folder: Path,
+    *flags: str,
+    module: str = "twp_sglang.launch_server",
+    environment: dict[str, str] | None = None,
+) -> Iterator[Server]:
+    """A server that is ready, stopped at the end with everything it started."""
+    port = free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command(model, port, *flags, module=module),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+            start_new_session=True,
+        )
+    server = Server(process, port, log)
+    try:
+        _wait_ready(server)
+        yield server
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, then SIGKILL, to the process group that the test started."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait(20)
+
+
+def _wait_ready(server: Server) -> None:
+    end = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < end:
+        if server.process.poll() is not None:
+            raise AssertionError(
+                f"the server ended with {server.process.returncode}:\n{server.log()[-4000:]}"
+            )
+        try:
+            if server.request("/health", timeout=5.0).status == 200:
+                return
+        except OSError:
+            pass
+        time.sleep(0.5)
+    raise AssertionError(f"not ready after {START_TIMEOUT_S} s:\n{server.log()[-4000:]}")
+
+
+def run_to_end(
+    model: Path, *flags: str, environment: dict[str, str] | None = None, timeout_s: float = 150.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a server that is expected to end by itself."""
+    return subprocess.run(
+        command(model, free_port(), *flags),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+    )
