@@ -183,7 +183,10 @@ def critical_factors(omega: Real, gain: Complex, evaluate: Gain | None = None) -
             crossings are interpolated linearly between grid points (FRD data).
     """
     imaginary, real = gain.imag, gain.real
-    crossing = (imaginary[:-1] * imaginary[1:] < 0) & (np.minimum(real[:-1], real[1:]) < 0)
+    # By sign bits, so that a grid point exactly on the axis counts once, not never.
+    turns = np.signbit(imaginary[:-1]) != np.signbit(imaginary[1:])
+    turns &= imaginary[:-1] != imaginary[1:]
+    crossing = turns & (np.minimum(real[:-1], real[1:]) < 0)
     at = np.flatnonzero(crossing)
     share = imaginary[at] / (imaginary[at] - imaginary[at + 1])
     values = real[at] + share * (real[at + 1] - real[at])
@@ -225,13 +228,11 @@ def phase_margin_deg(omega: Real, gain: Complex, evaluate: Gain | None = None) -
     angles = np.abs(np.angle(-(gain[at] + share * (gain[at + 1] - gain[at]))))
     if evaluate is not None:
         for i in np.flatnonzero(angles <= (1 + _NEAR) * angles.min() + 1e-3):
-            root = brentq(
-                lambda w: float(np.abs(evaluate(w)[0])) - 1.0,
-                float(omega[at[i]]),
-                float(omega[at[i] + 1]),
-                xtol=1e-14,
-            )
-            angles[i] = abs(float(np.angle(-evaluate(root)[0])))
+            low, high = float(omega[at[i]]), float(omega[at[i] + 1])
+            ends = [float(np.abs(evaluate(w)[0])) - 1.0 for w in (low, high)]
+            if ends[0] * ends[1] < 0:  # else within rounding of one end: as interpolated
+                root = brentq(lambda w: float(np.abs(evaluate(w)[0])) - 1.0, low, high, xtol=1e-14)
+                angles[i] = abs(float(np.angle(-evaluate(root)[0])))
     return math.degrees(float(angles.min()))
 
 
@@ -241,7 +242,8 @@ def disk_margin(omega: Real, gain: Complex, evaluate: Gain | None = None) -> flo
     Right for frequency-response data, which python-control's ``disk_margins`` rejects.
     """
     # |S - 1/2| = |1 - L| / (2 |1 + L|), which is 1/2 where |L| is infinite, never NaN.
-    size = np.abs(1.0 - gain) / (2.0 * np.abs(1.0 + gain))
+    with np.errstate(divide="ignore"):
+        size = np.abs(1.0 - gain) / (2.0 * np.abs(1.0 + gain))
     peak = int(np.argmax(size))
     best = float(size[peak])
     if evaluate is not None and 0 < peak < omega.size - 1:

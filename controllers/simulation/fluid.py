@@ -28,6 +28,7 @@ def simulate_fluid(
     initial_window_tokens: float | None = None,
     initial_batch: float = 0.0,
     admit_negative: bool = False,
+    disturbance: tuple[int, float] | None = None,
 ) -> Run:
     """Run ``loop`` for ``steps`` decode steps.
 
@@ -39,6 +40,8 @@ def simulate_fluid(
         initial_batch: stationary requests already running (with their length-biased ages).
         admit_negative: let admissions be negative, as the linear plant does; for comparing
             with linear theory only.
+
+        disturbance: (step, tokens): an impulse on the window before that step.
 
     Raises:
         ValueError: fewer than 1 step, or arrivals shorter than the run.
@@ -65,6 +68,9 @@ def simulate_fluid(
     pending: deque[LawSample] = deque()
     run = empty_run(steps)
     for t in range(steps):
+        if disturbance is not None and t == disturbance[0]:
+            window += disturbance[1]
+            state = state._replace(window_tokens=window)
         survivors = alive * ratio
         alive = np.concatenate([[0.0], survivors[:-1]])
         load = float(alive @ mean_rest)
