@@ -22,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     try:
         if arguments.command == "compare":
-            return compare(arguments.files, None if arguments.no_png else arguments.png, console)
+            png = None if arguments.no_png else arguments.png
+            return compare(arguments.files, png, console, arguments.slo)
         command = shlex.join(["python", "-m", "twp_sglang.bench", *arguments_given])
         return asyncio.run(run(settings_from(arguments), console, command))
     except (RunError, ValueError, OSError) as error:

@@ -115,6 +115,10 @@ def build_parser() -> Parser:
     compare.add_argument(
         "--png", type=Path, default=Path("compare.png"), help="figure to write (%(default)s)"
     )
+    compare.add_argument(
+        "--slo", type=_typed(parse_slos), default=(), metavar="METRIC=LIMIT,...",
+        help="judge all runs by these SLOs instead of their own",
+    )  # fmt: skip
     compare.add_argument("--no-png", action="store_true", help="write no figure")
     return parser
 

@@ -45,10 +45,10 @@ def cautions(
             "the completed ones only, goodput counts a failure as a miss."
         )
     if 0 < len(completed) < SMALL_N:
-        chance = "P95 and P99" if len(completed) < SMALL_N / 5 else "P99"
+        chance = "P95 and P99 are" if len(completed) < SMALL_N / 5 else "P99 is"
         found.append(
-            f"Small n: {len(completed)} completed requests; {chance} over requests is little "
-            "more than the largest value."
+            f"Small n: {len(completed)} completed requests; over requests, {chance} little more "
+            "than the largest value."
         )
     if (lateness_ms.p99 or 0.0) > LATE_MS:
         if concurrency_cap:

@@ -11,10 +11,19 @@ from rich.console import Console
 from twp_sglang.benchmarking.cautions import SMALL_N
 from twp_sglang.benchmarking.results import RunReport, read_report
 from twp_sglang.benchmarking.tables import comparison_table
+from twp_sglang.latency_metrics import Slo, summarise
 
 
-def compare(paths: Sequence[Path], png: Path | None, console: Console) -> int:
+def compare(
+    paths: Sequence[Path], png: Path | None, console: Console, slos: tuple[Slo, ...] = ()
+) -> int:
     """Print the comparison of the runs in ``paths`` and draw it.
+
+    Args:
+        paths: result files, the base first.
+        png: where to draw; None draws nothing.
+        console: where the user looks.
+        slos: judge every run by these instead of its own.
 
     Returns:
         0; unlike workloads are warned of, not refused.
@@ -23,7 +32,7 @@ def compare(paths: Sequence[Path], png: Path | None, console: Console) -> int:
         ValueError: a file is no result of ``bench run``.
         OSError: the PNG cannot be written.
     """
-    reports = [read_report(path) for path in paths]
+    reports = [_judged(read_report(path), slos) for path in paths]
     names = run_names(reports, paths)
     console.print(comparison_table(reports, names))
     console.print(
@@ -44,6 +53,19 @@ def compare(paths: Sequence[Path], png: Path | None, console: Console) -> int:
         draw(reports, names, png)
         console.print(f"figure: {png}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _judged(report: RunReport, slos: tuple[Slo, ...]) -> RunReport:
+    if not slos:
+        return report
+    times = [record.token_times() for record in report.requests]
+    latency = summarise(times, report.summary.latency.duration_s, slos)
+    return report.model_copy(
+        update={
+            "header": report.header.model_copy(update={"slos": slos}),
+            "summary": report.summary.model_copy(update={"latency": latency}),
+        }
+    )
 
 
 def run_names(reports: Sequence[RunReport], paths: Sequence[Path]) -> list[str]:

@@ -2,13 +2,15 @@
 
 A server keeps the KV cache of past prompts by prefix, and a prompt used twice is then
 nearly free: the second run would measure the cache. So every prompt begins with
-something unique. Text begins with a salt of this run and the request's number; token-id
-prompts are random from the first id on. The salt is drawn anew for each run, also under
-the same ``--seed``, which fixes lengths and arrivals only.
+something unique. Text begins with a digest of this run's salt and the request's number
+(a digest, because a written-out salt would itself be a prefix that the run's prompts
+share); token-id prompts are random from the first id on. The salt is drawn anew for each
+run, also under the same ``--seed``, which fixes lengths and arrivals only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,8 +110,8 @@ class PromptMaker:
         return self._rng.integers(self._low, self._high, size=tokens, dtype=np.int32)
 
     def question(self, index: int, text: str) -> str:
-        """``text`` behind the salt."""
-        return f"[{self._salt}-{index}] {text}"
+        """``text`` behind a digest of its own."""
+        return f"{self._head(index)} {text}"
 
     def question_ids(self, index: int, text: str) -> TokenIds:
         """The salted question as token ids, for a server without a tokenizer.
@@ -124,14 +126,17 @@ class PromptMaker:
             )
         return np.array(self._tokenizer.encode(self.question(index, text)), dtype=np.int32)
 
+    def _head(self, index: int) -> str:
+        return hashlib.blake2b(f"{self._salt}-{index}".encode(), digest_size=5).hexdigest()
+
     def words(self, index: int, tokens: int) -> str:
         """Random text of ``tokens`` tokens (with a tokenizer) or about as many (without)."""
-        head = f"[{self._salt}-{index}]"
+        head = self._head(index)
         drawn = self._rng.integers(len(_WORDS), size=tokens)
         text = " ".join([head, *(_WORDS[i] for i in drawn)])
         if self._tokenizer is None:
-            # The salt itself costs about a token per three characters.
-            spare = max(tokens - len(head) // 3, 1)
+            # Hexadecimal digits cost about a token for two.
+            spare = max(tokens - len(head) // 2, 1)
             return " ".join([head, *(_WORDS[i] for i in drawn[:spare])])
         ids = self._tokenizer.encode(text)[:tokens]
         return self._tokenizer.decode(ids, skip_special_tokens=True)
