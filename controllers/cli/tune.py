@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def goals_of(args: argparse.Namespace, settings: Settings) -> TuningGoals:
         if getattr(settings, name) is not None:
             given[name] = getattr(settings, name)
     try:
-        return TuningGoals(law=settings.law, **given)  # type: ignore[arg-type]
+        return TuningGoals(law=settings.law, **given)
     except ValidationError as error:
         fail(one_line(error))
 
@@ -95,9 +96,10 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     given = {k for k, v in settings.model_dump().items() if v is not None}
     if ignored := sorted(given - _STATED):
-        fail(
-            f"--set {ignored[0]}: tune finds {', '.join(ignored)} from the trace; it takes "
-            f"{', '.join(sorted(_STATED))}"
+        print(
+            f"note: tune finds {', '.join(ignored)} itself and ignores what is set; it takes "
+            f"{', '.join(sorted(_STATED))}",
+            file=sys.stderr,
         )
     if args.out is not None and args.out.suffix not in (".toml", ".json"):
         fail(f"--out {args.out}: name a .toml or .json file")
@@ -134,7 +136,8 @@ def _text(found: Identification, result: TuningResult, out: Path | None) -> str:
         f"disk margin   {worst.disk_margin_alpha:.3f} (goal {problem.goals.disk_margin:g}), gain "
         f"margin {number(worst.gain_margin, 3)}, phase margin "
         f"{number(worst.phase_margin_deg, 3)} deg",
-        f"step at rest  {worst.step_ms:.1f} ms (limit {problem.slo_ms:.1f}), sigma {worst.sigma:.3f}",
+        f"step at rest  {worst.step_ms:.1f} ms (limit {problem.slo_ms:.1f}), sigma "
+        f"{worst.sigma:.3f}",
         f"batch         {worst.batch:.1f} at rest, P(B > {problem.batch_max}) = "
         f"{worst.batch_exceedance:.2g} (bound {problem.goals.exceed_probability:g})",
         f"bandwidth     {worst.tokens_per_second:.4g} tokens/s",
