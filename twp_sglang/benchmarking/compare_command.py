@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from twp_sglang.benchmarking.cautions import SMALL_N
 from twp_sglang.benchmarking.results import RunReport, read_report
 from twp_sglang.benchmarking.tables import comparison_table
 from twp_sglang.latency_metrics import Slo, summarise
+
+
+_ABOUT_RATIOS = (
+    "Ratios are to the first run. The interval is a 95 % bootstrap over requests: it covers which "
+    "requests were drawn, not how a run differs from its repetition. Green and red mark intervals "
+    "that exclude 1."
+)
 
 
 def compare(
@@ -35,23 +43,20 @@ def compare(
     reports = [_judged(read_report(path), slos) for path in paths]
     names = run_names(reports, paths)
     console.print(comparison_table(reports, names))
-    console.print(
-        "Ratios are to the first run. The interval is a 95 % bootstrap over requests: it covers "
-        "which requests were drawn, not how a run differs from its repetition. Green and red mark "
-        "intervals that exclude 1.",
-        style="dim",
-        highlight=False,
-    )
+    if len(reports) > 1:
+        console.print(_ABOUT_RATIOS, style="dim", highlight=False)
     for warning in warnings(reports, names):
-        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False)
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}", highlight=False)
     for report, name in zip(reports, names, strict=True):
         for caution in report.summary.cautions:
-            console.print(f"[yellow]note:[/yellow] {name}: {caution}", highlight=False)
+            console.print(
+                f"[yellow]note:[/yellow] {escape(name)}: {escape(caution)}", highlight=False
+            )
     if png is not None:
         from twp_sglang.benchmarking.figures import draw  # matplotlib takes a second to load
 
         draw(reports, names, png)
-        console.print(f"figure: {png}", highlight=False, soft_wrap=True)
+        console.print(f"figure: {escape(str(png))}", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 import aiohttp
 from rich.console import Console
+from rich.markup import escape
 
 from twp_sglang.benchmarking import server_probe
 from twp_sglang.benchmarking.progress import RunProgress
@@ -220,7 +221,7 @@ async def _warm_up(
     if failures:
         console.print(
             f"[yellow]warning:[/yellow] {failures.total()} of {len(warm)} warm-up requests failed "
-            f"({last})",
+            f"({escape(last)})",
             highlight=False,
         )
 
@@ -233,8 +234,8 @@ def _deliver(report: RunReport, settings: RunSettings, console: Console) -> None
         raise RunError(f"--json {settings.json_path}: cannot be written: {error}") from None
     print_run(console, report)
     for caution in report.summary.cautions:
-        console.print(f"[yellow]note:[/yellow] {caution}", highlight=False)
-    console.print(f"result: {settings.json_path}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]note:[/yellow] {escape(caution)}", highlight=False)
+    console.print(f"result: {escape(str(settings.json_path))}", highlight=False, soft_wrap=True)
     if settings.png_path is not None:
         from twp_sglang.benchmarking.figures import draw  # matplotlib takes a second to load
 
@@ -242,7 +243,7 @@ def _deliver(report: RunReport, settings: RunSettings, console: Console) -> None
             draw([report], [report.header.label], settings.png_path)
         except OSError as error:
             raise RunError(f"--png {settings.png_path}: cannot be written: {error}") from None
-        console.print(f"figure: {settings.png_path}", highlight=False, soft_wrap=True)
+        console.print(f"figure: {escape(str(settings.png_path))}", highlight=False, soft_wrap=True)
 
 
 def _announce(
@@ -258,12 +259,13 @@ def _announce(
     twp = f", TWP policy {', '.join(policies)}" if policies else ""
     emulated = " [yellow](EMULATED step times)[/yellow]" if server.emulated else ""
     console.print(
-        f"[bold]{what}[/bold] at {settings.url}: {server.model or 'unknown model'}{twp}{emulated}",
+        f"[bold]{what}[/bold] at {escape(settings.url)}: "
+        f"{escape(server.model or 'unknown model')}{escape(twp)}{emulated}",
         highlight=False,
     )
     console.print(
         f"{len(shapes)} requests over {shapes[-1].arrival_s:.1f} s, {settings.workload} "
-        f"({source}), prompts as {'token ids' if form == 'ids' else 'text'}",
+        f"({escape(source)}), prompts as {'token ids' if form == 'ids' else 'text'}",
         highlight=False,
     )
 

@@ -103,7 +103,7 @@ def intervals(base: RunReport, other: RunReport) -> dict[tuple[str, float], Inte
 
 def summary_table(report: RunReport) -> Table:
     """Latency of one run: a line a metric, a column a statistic."""
-    table = Table(title=report.header.label or None, title_justify="left", header_style="bold")
+    table = Table(title=Text(report.header.label), title_justify="left", header_style="bold")
     table.add_column("")
     for name in ("P50", "P95", "P99", "max", "mean"):
         table.add_column(name, justify="right")
@@ -153,9 +153,9 @@ def comparison_table(reports: Sequence[RunReport], names: Sequence[str]) -> Tabl
     base, *others = reports
     table = Table(header_style="bold")
     table.add_column("")
-    table.add_column(names[0], justify="right")
+    table.add_column(Text(names[0]), justify="right")
     for name in names[1:]:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
         table.add_column("ratio [95 %]", justify="right")
     ranges = [intervals(base, other) for other in others]
     previous = ROWS[0].group

@@ -304,6 +304,11 @@ class TestCompare:
         text = self.show(one, two)
         assert "few completed requests in one (6), two (6)" in text
 
+    async def test_brackets_in_names_are_no_markup(self, tmp_path: Path) -> None:
+        label = "[/x] [red]"
+        one = await self.make(tmp_path, "[one]", 0.0, "--label", label)
+        assert label in self.show(one, png=tmp_path / "[c].png")
+
     async def test_a_run_without_any_completed_request(self, tmp_path: Path) -> None:
         good = await self.make(tmp_path, "good", 0.0)
         bad = tmp_path / "bad.json"
