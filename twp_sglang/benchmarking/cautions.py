@@ -85,7 +85,7 @@ def _about_counts(completed: Sequence[RequestRecord]) -> list[str]:
     if chunks and tokens / chunks > 1.05:
         found.append(
             f"Chunks carried {tokens / chunks:.2f} tokens on average; tokens that came together "
-            "have ITLs of 0, which lowers every ITL percentile: read the decode gap and chunk_gap_ms."
+            "have ITLs of 0, which lowers ITL percentiles: read the decode gap and chunk_gap_ms."
         )
     return found
 

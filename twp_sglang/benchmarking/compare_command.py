@@ -14,7 +14,6 @@ from twp_sglang.benchmarking.results import RunReport, read_report
 from twp_sglang.benchmarking.tables import comparison_table
 from twp_sglang.latency_metrics import Slo, summarise
 
-
 _ABOUT_RATIOS = (
     "Ratios are to the first run. The interval is a 95 % bootstrap over requests: it covers which "
     "requests were drawn, not how a run differs from its repetition. Green and red mark intervals "
