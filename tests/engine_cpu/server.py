@@ -48,6 +48,28 @@ def tiny_model(folder: Path) -> Path:
     return folder
 
 
+def text_model(folder: Path) -> Path:
+    """The same with a byte-level tokenizer (one token a byte) and a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tiny_model(folder)
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2}
+    for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
+        vocabulary[symbol] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
+    fast.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    fast.save_pretrained(folder)
+    config = {**TINY_MODEL, "vocab_size": len(vocabulary)}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as sock:
@@ -123,7 +145,10 @@ def _parsed(raw: bytes) -> Any:
         return raw.decode(errors="replace")
 
 
-def command(model: Path, port: int, *flags: str, module: str = "twp_sglang.launch_server") -> list[str]:
+def command(
+    model: Path, port: int, *flags: str, module: str = "twp_sglang.launch_server"
+) -> list[str]:
+    has_tokenizer = (model / "tokenizer.json").exists()
     return [
         sys.executable,
         "-m",
@@ -132,7 +157,7 @@ def command(model: Path, port: int, *flags: str, module: str = "twp_sglang.launc
         str(model),
         "--load-format",
         "dummy",
-        "--skip-tokenizer-init",
+        *(() if has_tokenizer else ("--skip-tokenizer-init",)),
         "--host",
         "127.0.0.1",
         "--port",

@@ -1,0 +1,62 @@
+"""observe decides nothing and says what it would have done; off registers nothing."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controllers.step_trace import Step
+from tests.engine_cpu.server import serving
+from twp_sglang import audit
+from twp_sglang.serving import launch
+
+
+def test_observe_leaves_stock_decisions_and_the_audit_finds_violations(
+    model: Path, tmp_path: Path
+) -> None:
+    source = random.Random(6)
+    prompts = [[source.randint(3, 1000) for _ in range(10)] for _ in range(60)]
+    with serving(
+        model,
+        tmp_path,
+        "--max-total-tokens",
+        "8192",
+        "--twp-policy",
+        "observe",
+        "--twp-h0-tokens",
+        "200",
+        "--twp-trace",
+        str(tmp_path / "trace"),
+    ) as server:
+        assert "observes and decides nothing" in server.log()
+        with ThreadPoolExecutor(60) as pool:
+            replies = list(pool.map(lambda ids: server.generate(ids, 50), prompts))
+        assert [reply.status for reply in replies] == [200] * 60
+        server.wait_idle()
+        state = server.twp()
+        assert (state["policy"], state["deciding"]) == ("observe", False)
+        time.sleep(0.5)
+        trace = Path(state["trace"])
+    steps = [Step.model_validate_json(line) for line in trace.read_text().splitlines()[1:]]
+    assert max(step.batch for step in steps) > 30, "stock admits without a window"
+    assert any(step.would_admit == 0 for step in steps), "twp would have closed the gate"
+    report = audit.audit(trace)
+    assert len(report.violations) > 20
+
+
+def test_off_starts_sglang_as_sglang_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sglang.launch_server
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    started: list[Any] = []
+    monkeypatch.setattr(sglang.launch_server, "run_server", started.append)
+    before = {target: list(hooks) for target, hooks in HookRegistry._hooks.items()}
+    assert launch.main(["--model-path", "/nowhere", "--twp-policy", "off", "--port", "1234"]) == 0
+    assert [(arguments.model_path, arguments.port) for arguments in started] == [("/nowhere", 1234)]
+    assert started[0].chunked_prefill_size is None
+    assert {target: list(hooks) for target, hooks in HookRegistry._hooks.items()} == before

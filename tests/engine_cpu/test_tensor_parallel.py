@@ -1,0 +1,55 @@
+"""Two tensor-parallel ranks with clocks that disagree must form the same batches."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.engine_cpu.server import serving
+
+REQUESTS = 80
+
+
+def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path) -> None:
+    """SGLang's own rank-consensus checker raises where the ranks' schedules differ."""
+    source = random.Random(5)
+    lengths = [source.randint(4, 24) for _ in range(REQUESTS)]
+    prompts = [
+        [source.randint(3, 1000) for _ in range(source.choice([5, 40, 90]))] for _ in lengths
+    ]
+    with serving(
+        model,
+        tmp_path,
+        "--tp-size",
+        "2",
+        "--max-total-tokens",
+        "4096",
+        "--twp-h0-tokens",
+        "120",
+        "--twp-b0",
+        "4",
+        "--twp-t-max-steps",
+        "50",
+        environment={
+            "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
+            "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",
+            "TWP_FAULT_INJECTION": "skew=1:0.02",
+        },
+    ) as server:
+        assert server.log().count("TWP decides admissions") == 2
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            replies = list(
+                pool.map(lambda pair: server.generate(*pair), zip(prompts, lengths, strict=True))
+            )
+        assert [reply.status for reply in replies] == [200] * REQUESTS
+        assert [len(reply.body["output_ids"]) for reply in replies] == lengths
+        state = server.twp()
+        assert state["deciding"]
+        assert state["fallbacks"] == 0
+        assert state["samples"] > 100
+        assert "consensus" not in _errors(server.log())
+
+
+def _errors(log: str) -> str:
+    return "\n".join(line.lower() for line in log.splitlines() if "error" in line.lower())

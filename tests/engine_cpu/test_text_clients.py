@@ -1,0 +1,151 @@
+"""Features that need a tokenizer, and other people's clients, against the real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.engine_cpu.server import Server, serving, text_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("text")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with serving(
+        text_model(folder / "model"),
+        folder,
+        "--max-total-tokens",
+        "4096",
+        "--twp-h0-tokens",
+        "200",
+        "--twp-b0",
+        "4",
+        "--grammar-backend",
+        "xgrammar",
+    ) as running:
+        yield running
+
+
+def ask(server: Server, text: str, **params: object) -> str:
+    reply = server.request("/generate", {"text": text, "sampling_params": params})
+    assert reply.status == 200, reply
+    answer: str = reply.body["text"]
+    return answer
+
+
+def test_stop_string(server: Server) -> None:
+    free = ask(server, "abc", max_new_tokens=60, temperature=0.0, ignore_eos=True)
+    stop = next(char for char in free[3:] if free.index(char) > 0 and char.isprintable())
+    cut = ask(server, "abc", max_new_tokens=60, temperature=0.0, ignore_eos=True, stop=[stop])
+    assert cut == free[: free.index(stop)]
+
+
+def test_grammar_constrained_output_under_load(server: Server) -> None:
+    """Grammar requests enter the queue late, from SGLang's grammar queue."""
+    import concurrent.futures
+
+    def constrained(number: int) -> str:
+        return ask(server, f"{number}", max_new_tokens=12, temperature=1.0, regex="[0-9]{3,6}x")
+
+    def plain(number: int) -> str:
+        return ask(server, f"p{number}", max_new_tokens=40, temperature=1.0, ignore_eos=True)
+
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        wanted = [pool.submit(constrained, i) for i in range(12)]
+        others = [pool.submit(plain, i) for i in range(12)]
+        assert all(re.fullmatch("[0-9]{3,6}x", future.result()) for future in wanted)
+        assert all(future.result() for future in others)
+    assert server.twp()["fallbacks"] == 0
+
+
+def test_openai_client_streams_a_chat(server: Server) -> None:
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    pieces = [
+        chunk.choices[0].delta.content or ""
+        for chunk in client.chat.completions.create(
+            model="default",
+            messages=[{"role": "user", "content": "Count to ten."}],
+            max_tokens=20,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        if chunk.choices
+    ]
+    assert len(pieces) > 3
+
+
+def test_openai_client_many_at_once(server: Server) -> None:
+    async def run() -> list[int]:
+        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+        async def one(number: int) -> int:
+            answer = await client.completions.create(
+                model="default",
+                prompt=f"Question {number}:",
+                max_tokens=10 + number % 5,
+                extra_body={"ignore_eos": True},
+            )
+            assert answer.usage is not None
+            return answer.usage.completion_tokens
+
+        return await asyncio.gather(*(one(number) for number in range(40)))
+
+    assert asyncio.run(run()) == [10 + number % 5 for number in range(40)]
+
+
+def test_sglang_bench_serving_runs(server: Server, folder: Path) -> None:
+    result = folder / "bench.jsonl"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sglang.bench_serving",
+            "--backend",
+            "sglang",
+            "--base-url",
+            server.url,
+            "--dataset-name",
+            "random-ids",
+            "--model",
+            str(folder / "model"),
+            "--tokenizer",
+            str(folder / "model"),
+            "--num-prompts",
+            "12",
+            "--random-input-len",
+            "30",
+            "--random-output-len",
+            "10",
+            "--random-range-ratio",
+            "1.0",
+            "--request-rate",
+            "20",
+            "--output-file",
+            str(result),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert json.loads(result.read_text().splitlines()[-1])["completed"] == 12
+
+
+def test_nothing_fell_back(server: Server) -> None:
+    server.wait_idle()
+    state = server.twp()
+    assert (state["deciding"], state["fallbacks"]) == (True, 0)
