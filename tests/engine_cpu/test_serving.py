@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.engine_cpu.server import Reply, Server, serving
+
 try:
     from twp_sglang import audit
 except ImportError:

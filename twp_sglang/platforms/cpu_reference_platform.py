@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ _DEFAULTS: dict[str, tuple[Any, str]] = {
 }
 _UNSET = (None, False, "auto")
 
+KEEP_OVERLAP = "TWP_CPU_REFERENCE_OVERLAP"
+"""Set to 1, SGLang's overlap scheduling stays on: tests take the code path of a GPU that way,
+at the price of step times that belong to the step after."""
+
 
 class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
     """Out-of-tree CPU platform: default capabilities, torch-native attention, gloo."""
@@ -42,6 +47,8 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
         """Fill what a CPU needs; called by SGLang while it resolves the arguments."""
         logger.warning(NOTICE)
         for name, (value, why) in _DEFAULTS.items():
+            if name == "disable_overlap_schedule" and os.environ.get(KEEP_OVERLAP) == "1":
+                continue
             if getattr(server_args, name, None) in _UNSET:
                 logger.info("CPU reference platform sets %s=%s: %s", name, value, why)
                 setattr(server_args, name, value)
