@@ -141,7 +141,7 @@ def _text(found: Identification, result: TuningResult, out: Path | None) -> str:
         f"batch         {worst.batch:.1f} at rest, P(B > {problem.batch_max}) = "
         f"{worst.batch_exceedance:.2g} (bound {problem.goals.exceed_probability:g})",
         f"bandwidth     {worst.tokens_per_second:.4g} tokens/s",
-        f"window jitter {100 * worst.window_jitter:.2f} % from step noise of "
+        f"window jitter {100 * (worst.window_jitter or 0):.2f} % from step noise of "
         f"{100 * problem.noise:.1f} %",
     ]
     lines += [f"note          {note}" for note in (*found.summary.notes, *result.notes)]

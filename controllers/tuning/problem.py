@@ -30,7 +30,9 @@ class WorstCase(FrozenModel):
     gain_margin: float | None
     phase_margin_deg: float | None
     bandwidth_rad_per_step: float = Field(description="closed-loop bandwidth, radians per step")
-    window_jitter: float = Field(description="standard deviation of H over H from step noise")
+    window_jitter: float | None = Field(
+        description="standard deviation of H over H from step noise; None when unstable"
+    )
     sigma: float = Field(description="largest slowdown at rest")
     step_ms: float = Field(description="longest decode step at rest, ms")
     batch: float = Field(description="largest batch at rest")
@@ -123,7 +125,7 @@ class TuningProblem:
             gain_margin=min(gains) if gains else None,
             phase_margin_deg=min(phases) if phases else None,
             bandwidth_rad_per_step=found.bandwidth,
-            window_jitter=found.jitter * self.noise,
+            window_jitter=found.jitter * self.noise if found.stable else None,
             sigma=max(rest.sigma for rest in rests),
             step_ms=max(rest.step_ms for rest in rests),
             batch=max(rest.batch for rest in rests),
@@ -151,6 +153,7 @@ class TuningProblem:
                 f"P(B > {self.batch_max}) = {worst.batch_exceedance:.3g} > "
                 f"{goals.exceed_probability:g}"
             )
-        if worst.window_jitter > goals.window_jitter * (1 + 1e-9):
-            broken.append(f"window jitter {worst.window_jitter:.3g} > {goals.window_jitter:g}")
+        if worst.window_jitter is None or worst.window_jitter > goals.window_jitter * (1 + 1e-9):
+            shown = "unbounded" if worst.window_jitter is None else f"{worst.window_jitter:.3g}"
+            broken.append(f"window jitter {shown} > {goals.window_jitter:g}")
         return broken
