@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class Payload(NamedTuple):
     config_json: str
     trace_dir: str | None
     model: str
+    chunk_tokens: int | None
+    """Prompt tokens per step while somebody decodes; None where the person set SGLang's."""
 
 
 def entry_for(payload: Payload) -> Callable[..., None]:
@@ -99,6 +102,7 @@ def _steer(
             ranks,
             None if payload.trace_dir is None else Path(payload.trace_dir),
             _header(payload, config, scheduler),
+            _aligned(payload.chunk_tokens, scheduler),
         )
         active.install(runtime)
     except Exception as error:
@@ -112,6 +116,15 @@ def _steer(
         len(table.hooks),
         len(table.hooks),
     )
+
+
+def _aligned(chunk_tokens: int | None, scheduler: Any) -> int | None:
+    """C as a multiple of what a chunk must end on (page, state of a hybrid model): a
+    smaller one would never be taken while somebody decodes."""
+    if chunk_tokens is None:
+        return None
+    grain = math.lcm(int(scheduler.page_size), int(scheduler.truncation_align_size or 1))
+    return -(-chunk_tokens // grain) * grain
 
 
 def _header(payload: Payload, config: TwpConfig, scheduler: Any) -> Header:

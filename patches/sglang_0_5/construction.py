@@ -37,6 +37,8 @@ HOOKS = (
             f"{SCHEDULER}:Scheduler.token_to_kv_pool_allocator",
             f"{SCHEDULER}:Scheduler.tree_cache",
             f"{SCHEDULER}:Scheduler.is_generation",
+            f"{SCHEDULER}:Scheduler.page_size",
+            f"{SCHEDULER}:Scheduler.truncation_align_size",
         ),
     ),
 )

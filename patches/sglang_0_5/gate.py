@@ -59,11 +59,15 @@ def prefill_adder_init(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """AFTER: give the chunk back what SGLang charged to it for the decoding rows."""
+    """AFTER: the prompt budget of this step, while somebody decodes."""
     runtime = active.steering()
     if runtime is None or not runtime.policy.enforces or adder.rem_chunk_tokens is None:
         return
-    adder.rem_chunk_tokens += num_mixed_decode_tokens
+    # SGLang took one token per decoding row off the chunk; C is prompt tokens.
+    whole = adder.rem_chunk_tokens + num_mixed_decode_tokens
+    decoding = running_batch is not None and len(running_batch.reqs) > 0
+    limited = decoding and runtime.chunk_tokens is not None
+    adder.rem_chunk_tokens = min(whole, runtime.chunk_tokens) if limited else whole
 
 
 HOOKS = (
@@ -92,11 +96,12 @@ HOOKS = (
             "max_running_requests=, prefill_max_requests=, prefill_delayer_single_pass=, "
             "dllm_config=, waiting_queue_len=, prefill_tile_block_m=",
         ),
-        replaces="the prompt budget of a mixed step, from which SGLang takes one token per "
-        "decoding row",
-        why="C is prompt tokens per step (section IV-B3 iii); with 64 rows decoding, a chunk "
-        "of 64 would never move",
-        until="--chunked-prefill-size counts prompt tokens in mixed steps too",
+        replaces="the prompt budget of a step, which in SGLang is the same whether or not "
+        "anybody decodes, and from which a mixed step takes one token per decoding row",
+        why="C bounds what a prompt costs those who decode (section IV-B3 iii): with nobody "
+        "decoding it would only delay the first token, and with 64 rows decoding a chunk of "
+        "64 would never move",
+        until="SGLang sizes chunks by who is decoding and counts prompt tokens in mixed steps",
         reads=(f"{POLICY}:PrefillAdder.rem_chunk_tokens",),
     ),
 )

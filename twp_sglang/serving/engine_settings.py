@@ -1,40 +1,53 @@
-"""What TWP sets on SGLang so that prompts enter in chunks between decode steps.
+"""How prompts enter in chunks between decode steps: C, and what interleaves.
 
 ``--chunked-prefill-size`` alone does not interleave: SGLang runs prefill first, chunk after
 chunk. A mixed step does, or a decode step after every chunk. torch's native attention pads
 every row of a mixed step to the longest, so on a CPU the decode step after each chunk is
 the cheaper way; on a GPU it is the mixed step.
+
+C bounds the chunk while somebody decodes. It is applied per step by the hooks, and SGLang's
+own chunk size, for which SGLang plans its memory, stays the upper bound: with nobody
+decoding there is nobody to protect, and first tokens come as early as in stock SGLang.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 CHUNK_TOKENS_CPU = 64
 """The paper's C."""
 
 CHUNK_TOKENS_ACCELERATOR = 512
 """At 64 prompt tokens per step an H100 cannot keep up with ordinary prompts; 512 is the
-smallest budget at which prefill is compute-bound on current accelerators."""
+usual token budget per step of chunked prefill (Sarathi-Serve) on such machines."""
 
 
-def apply(arguments: Any, chunk_tokens: int | None, on_cpu: bool) -> list[str]:
-    """Set what interleaving needs on ``arguments`` unless the person did; say what and why."""
+class Interleaving(NamedTuple):
+    """What was chosen, and the lines that tell so."""
+
+    chunk_tokens: int | None
+    """C, or None where the person set SGLang's own chunk size."""
+    notes: tuple[str, ...]
+
+
+def choose(arguments: Any, chunk_tokens: int | None, on_cpu: bool) -> Interleaving:
+    """Set what interleaves on ``arguments`` unless the person did, and choose C."""
     notes = []
-    if arguments.chunked_prefill_size is None:
+    chunk: int | None = None
+    given = arguments.chunked_prefill_size
+    if given is not None and given <= 0:
+        return Interleaving(
+            None,
+            (
+                "prefill is not chunked, as asked: whole prompts will run between decode steps "
+                "and hold up every stream",
+            ),
+        )
+    if given is None or chunk_tokens is not None:
         chunk = chunk_tokens or (CHUNK_TOKENS_CPU if on_cpu else CHUNK_TOKENS_ACCELERATOR)
-        page = getattr(arguments, "page_size", None) or 1
-        # A chunk must end on a page; rounding down could round to nothing.
-        arguments.chunked_prefill_size = -(-chunk // page) * page
-        notes.append(
-            f"--chunked-prefill-size {arguments.chunked_prefill_size} (prompt tokens per step)"
-        )
-    elif arguments.chunked_prefill_size <= 0:
-        notes.append(
-            "prefill is not chunked, as asked: whole prompts will run between decode steps and "
-            "hold up every stream"
-        )
-        return notes
+        notes.append(f"{chunk} prompt tokens per step while somebody decodes (--twp-chunk-tokens)")
+    else:
+        notes.append(f"{given} prompt tokens per step, as given (--chunked-prefill-size)")
     if arguments.enable_mixed_chunk or arguments.prefill_decode_interval is not None:
         notes.append("interleaving as given on the command line")
     elif on_cpu:
@@ -43,4 +56,4 @@ def apply(arguments: Any, chunk_tokens: int | None, on_cpu: bool) -> list[str]:
     else:
         arguments.enable_mixed_chunk = True
         notes.append("--enable-mixed-chunk (chunks ride in decode steps)")
-    return notes
+    return Interleaving(chunk, tuple(notes))

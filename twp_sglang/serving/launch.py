@@ -97,13 +97,19 @@ def _serve(asked: options.Options) -> int:
             verdict.table.last,
         )
     _tell(asked.config, asked.given)
+    chunk_tokens = None
     if asked.config.policy != "observe":
-        for note in engine_settings.apply(arguments, asked.config.chunk_tokens, _on_cpu(arguments)):
-            logger.warning("TWP sets on SGLang: %s", note)
+        interleaving = engine_settings.choose(
+            arguments, asked.config.chunk_tokens, _on_cpu(arguments)
+        )
+        chunk_tokens = interleaving.chunk_tokens
+        for note in interleaving.notes:
+            logger.warning("TWP prefill: %s", note)
     payload = Payload(
         asked.config.model_dump_json(),
         None if asked.trace_dir is None else str(asked.trace_dir),
         arguments.model_path,
+        chunk_tokens,
     )
     try:
         arguments.resolve_once()
