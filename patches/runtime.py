@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 from controllers.step_trace import Header
 from patches import fault_injection
+from patches.active_load import ActiveLoadReader
+from patches.offering import Offering
 from patches.sglang_0_5 import engine_view
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
-from twp_sglang.scheduling.load import ActiveLoad, measure
+from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.policies import build_policy
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
@@ -69,10 +71,15 @@ class Runtime:
         ranks: Ranks,
         trace_dir: Path | None,
         header: Header,
+        chunk_tokens: int | None = None,
     ) -> None:
         self.config = config
+        self.chunk_tokens = chunk_tokens
+        """Prompt tokens per step while somebody decodes; None leaves SGLang's own chunk."""
         self.policy = build_policy(config)
         self.lengths = DeclaredLengths()
+        self._load_reader = ActiveLoadReader(self.lengths)
+        self._offering = Offering(_arrival_of)
         self.deciding = True
         self.fallbacks = 0
         self.fallback_reason: str | None = None
@@ -163,14 +170,16 @@ class Runtime:
 
     def begin_pass(self) -> None:
         """SGLang starts to form its next batch."""
-        self.pass_index += 1
+        if self._scheduler.waiting_queue or not self._last_pass_empty:
+            # An idle engine spins; counting that would number steps by wall time.
+            self.pass_index += 1
         self._grants.clear()
         self._decision = None
         self._load = None
         self._admissions = []
         self._forced = 0
         if self.pass_index == self._faults.fail_at_pass:
-            raise RuntimeError(f"fault injected at pass {self.pass_index}")
+            raise RuntimeError(f"fault injected in pass {self.pass_index}")
 
     def order(self, waiting_queue: list[Any], running_batch: Any) -> None:
         """Decide this pass and put the granted requests first, in their order."""
@@ -180,12 +189,16 @@ class Runtime:
         if not self.policy.enforces:
             return
         try:
-            _move_to_front(waiting_queue, [grant.request.handle for grant in decision.grants])
+            self._offering.put_first(
+                waiting_queue, [grant.request.handle for grant in decision.grants]
+            )
         except ValueError:
             # As many ghosts as newcomers: the lengths agreed and the members did not.
             self.resync(waiting_queue)
             decision = self._decide(running_batch)
-            _move_to_front(waiting_queue, [grant.request.handle for grant in decision.grants])
+            self._offering.put_first(
+                waiting_queue, [grant.request.handle for grant in decision.grants]
+            )
         self._grants = {id(grant.request.handle): grant for grant in decision.grants}
 
     def _decide(self, running_batch: Any) -> Decision:
@@ -198,7 +211,7 @@ class Runtime:
         scheduler = self._scheduler
         chunked = scheduler.chunked_req
         active = engine_view.active_before(running_batch, chunked)
-        load = measure(self.lengths, engine_view.numbers_of(active))
+        load = self._load_reader.read(active)
         free = engine_view.kv_free_tokens(scheduler) - engine_view.owed_prompt_tokens(chunked)
         return PassView(self.pass_index, load.load_tokens, load.batch, free, self._capacity)
 
@@ -227,7 +240,12 @@ class Runtime:
                 grant.waited_passes,
             )
         else:
-            self.policy.taken(info)
+            decision = self._decision
+            self.policy.taken(
+                info,
+                agreed=decision is not None
+                and any(watched.request is info for watched in decision.grants),
+            )
             record = AdmissionRecord(
                 info.rid,
                 "retracted" if info.retracted else "policy",
@@ -246,9 +264,10 @@ class Runtime:
         scheduler = self._scheduler
         free = engine_view.kv_free_tokens(scheduler)
         load = self._load
-        if load is None and self._trace is not None:
-            active = engine_view.active_after(plan, scheduler.chunked_req)
-            load = measure(self.lengths, engine_view.numbers_of(active))
+        if load is None:
+            # SGLang did not ask for an order. Read on every rank, not only where a trace
+            # is written: laws with anti-windup look at the load.
+            load = self._load_reader.read(engine_view.active_after(plan, scheduler.chunked_req))
         self.policy.end_pass(free, self._capacity, load)
         batch = plan.batch_to_run
         self._last_pass_empty = batch is None
@@ -267,7 +286,7 @@ class Runtime:
             prefill_tokens=facts.prefill_tokens,
             kv_tokens=self._capacity - free,
             queue=len(scheduler.waiting_queue),
-            load_tokens=0 if load is None else load.load_tokens,
+            load_tokens=load.load_tokens,
             window_tokens=state.window_tokens,
             sigma=state.sigma,
             itl_ms=state.itl_ms,
@@ -372,11 +391,8 @@ class Runtime:
     def state(self) -> dict[str, Any]:
         """What /server_info shows under ``twp``; JSON types only."""
         chunked = self._scheduler.chunked_req
-        load = measure(
-            self.lengths,
-            engine_view.numbers_of(
-                engine_view.active_before(self._scheduler.running_batch, chunked)
-            ),
+        load = self._load_reader.read(
+            engine_view.active_before(self._scheduler.running_batch, chunked)
         )
         return {
             **self.policy.snapshot(),
@@ -386,6 +402,7 @@ class Runtime:
             "load_tokens": load.load_tokens,
             "batch": load.batch,
             "queue": len(self._scheduler.waiting_queue),
+            "chunk_tokens": self.chunk_tokens,
             "pass": self.pass_index,
             "samples": self._delivered,
             "trace": None if self._trace is None else str(self._trace.path),
@@ -395,28 +412,7 @@ class Runtime:
         }
 
 
-def _move_to_front(waiting_queue: list[Any], chosen: list[Any]) -> None:
-    """Reorder in place: ``chosen`` first, the rest in their order.
-
-    Raises:
-        ValueError: one of ``chosen`` does not wait here; the queue is then untouched, so
-            that no request can be lost on the way.
-    """
-    if all(a is b for a, b in zip(waiting_queue, chosen, strict=False)) and len(
-        waiting_queue
-    ) >= len(chosen):
-        return
-    if len(chosen) <= _FEW:
-        rest = waiting_queue.copy()
-        for req in chosen:
-            rest.remove(req)
-    else:
-        picked = {id(req) for req in chosen}
-        rest = [req for req in waiting_queue if id(req) not in picked]
-        if len(rest) + len(chosen) != len(waiting_queue):
-            raise ValueError("a granted request does not wait")
-    waiting_queue[:] = chosen + rest
-
-
-_FEW = 8
-"""Up to so many, finding each is cheaper than asking every waiting request."""
+def _arrival_of(req: Any) -> int:
+    """Arrival number of a request; -1 where TWP does not know it (yet)."""
+    info: RequestInfo | None = getattr(req, INFO_ATTRIBUTE, None)
+    return -1 if info is None else info.seq

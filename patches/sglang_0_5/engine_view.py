@@ -6,7 +6,6 @@ in processes that only check or configure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 SCHEDULE_BATCH = "sglang.srt.managers.schedule_batch"
@@ -42,12 +41,6 @@ class BatchFacts(NamedTuple):
 def request_numbers(req: Any) -> tuple[int, int, int]:
     """(prompt tokens, max new tokens, produced tokens) of one request."""
     return len(req.origin_input_ids), req.sampling_params.max_new_tokens, len(req.output_ids)
-
-
-def numbers_of(reqs: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
-    """:func:`request_numbers` of many."""
-    for req in reqs:
-        yield len(req.origin_input_ids), req.sampling_params.max_new_tokens, len(req.output_ids)
 
 
 def active_before(running_batch: Any, chunked_req: Any) -> list[Any]:

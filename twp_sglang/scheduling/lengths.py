@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+
 CLIP_TOKENS = 4096
 """SGLang clips ``max_new_tokens`` here when it reserves memory
 (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION); the load is counted the same way."""
@@ -18,6 +23,9 @@ class LengthSource(Protocol):
 
     def remaining(self, prompt_tokens: int, max_new_tokens: int, produced_tokens: int) -> int:
         """Expected remaining output tokens, at least 0."""
+
+    def total(self, prompt_tokens: Counts, max_new_tokens: Counts, produced_tokens: Counts) -> int:
+        """Sum of :meth:`remaining` over requests; the three name them in the same order."""
 
 
 class DeclaredLengths:
@@ -35,3 +43,10 @@ class DeclaredLengths:
         if left <= 0:
             return 0
         return left if left < self.clip_tokens else self.clip_tokens
+
+    def total(self, prompt_tokens: Counts, max_new_tokens: Counts, produced_tokens: Counts) -> int:
+        """See :class:`LengthSource`."""
+        left = max_new_tokens - produced_tokens
+        np.maximum(left, 0, out=left)
+        np.minimum(left, self.clip_tokens, out=left)
+        return int(left.sum())

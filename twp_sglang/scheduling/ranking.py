@@ -22,6 +22,10 @@ from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.waiting import Columns, WaitingQueue
 
 Rows = NDArray[np.intp]
+Floats = NDArray[np.float64]
+
+_BLOCKS = 1024
+"""Blocks whose maxima bound the k-th best from below; well above any k that is asked for."""
 
 
 class Ranking:
@@ -34,6 +38,9 @@ class Ranking:
         self._w2 = w_balance
         self._w3 = w_fairness
         self._t_max = t_max_steps
+        # Kept from pass to pass: at 100,000 requests a fresh array costs more in page
+        # faults than the arithmetic on it.
+        self._scratch = np.empty((3, 0))
 
     def top(
         self, queue: WaitingQueue, pass_index: int, mean_remaining_tokens: float, k: int
@@ -43,105 +50,126 @@ class Ranking:
         if oldest is None or k <= 0:
             return []
         columns = queue.columns()
-        wait = pass_index - columns.arrival
-        rows = columns.alive
-        chosen: list[Rows] = []
-        if pass_index - oldest.arrival_pass >= self._t_max:
-            starved = rows & (wait >= self._t_max)
-            hungry = np.flatnonzero(starved)
-            chosen.append(_first_by(hungry, columns.seq[hungry], k))
-            k -= chosen[0].size
-            rows = rows & ~starved
-        if k > 0:
-            score = self._score(columns, wait, mean_remaining_tokens)
-            chosen.append(_best_by(rows, score, columns, queue.mixed_priorities, k))
-        return [queue.at(int(row)) for part in chosen for row in part]
+        if self._scratch.shape[1] < columns.seq.size:
+            self._scratch = np.empty((3, 2 * columns.seq.size))
+        wait, score, work = self._scratch[:, : columns.seq.size]
+        np.subtract(pass_index, columns.arrival, out=wait)
+        eligible = columns.alive
+        starving = pass_index - oldest.arrival_pass >= self._t_max
+        chosen: list[RequestInfo] = []
+        if starving:
+            starved = eligible & (wait >= self._t_max)
+            rows = np.flatnonzero(starved)
+            rows = rows[_leaders(-columns.seq[rows].astype(np.float64), columns.seq[rows], k)]
+            rows = rows[np.argsort(columns.seq[rows])]
+            chosen = queue.pick(rows)
+            eligible = eligible & ~starved
+        if len(chosen) < k:
+            self._score(columns, wait, mean_remaining_tokens, score, work)
+            # The queue knows how many rows are dead without looking at them.
+            whole = not starving and queue.fresh == columns.seq.size
+            rows = _best(eligible, whole, score, columns, queue.mixed_priorities, k - len(chosen))
+            chosen += queue.pick(rows)
+        return chosen
 
     def _score(
-        self, columns: Columns, wait: NDArray[np.float64], mean_remaining: float
-    ) -> NDArray[np.float64]:
-        # In place: at 100,000 requests the temporaries cost more than the arithmetic.
-        score = columns.expected - mean_remaining
+        self, columns: Columns, wait: Floats, mean_remaining: float, score: Floats, work: Floats
+    ) -> None:
+        """Fill ``score``; ``wait`` and ``work`` are used up."""
+        np.subtract(columns.expected, mean_remaining, out=score)
         np.abs(score, out=score)
         score *= -1.0 / (mean_remaining + 1.0)
         np.exp(score, out=score)
         score *= self._w2
-        per_token = wait / columns.size
-        # w3 x/(1 + x) as w3 - w3/(1 + x): one pass less.
-        per_token += 1.0
-        np.divide(-self._w3, per_token, out=per_token)
-        score += per_token
+        # w3 x/(1 + x) as w3 - w3/(1 + x), of which the constant does not order.
+        np.multiply(wait, columns.inverse_size, out=work)
+        work += 1.0
+        np.divide(-self._w3, work, out=work)
+        score += work
         wait *= 1.0 / self._t_max
         np.minimum(wait, 1.0, out=wait)
         wait *= self._w1
         score += wait
-        return score
 
 
 def first_come(queue: WaitingQueue, k: int) -> list[RequestInfo]:
     """The first ``k`` fresh requests by priority, then arrival."""
     columns = queue.columns()
-    if queue.mixed_priorities:
-        rows = _sorted(columns.alive, np.zeros(columns.seq.size), columns, k)
-    else:
-        live = np.flatnonzero(columns.alive)
-        rows = _first_by(live, columns.seq[live], k)
-    return [queue.at(int(row)) for row in rows]
+    return _first(queue, columns, -columns.seq.astype(np.float64), k)
 
 
 def shortest_prompt_first(queue: WaitingQueue, k: int) -> list[RequestInfo]:
     """The first ``k`` fresh requests by priority, prompt length, then arrival."""
     columns = queue.columns()
-    rows = _best_by(columns.alive, -columns.prompt, columns, queue.mixed_priorities, k)
-    return [queue.at(int(row)) for row in rows]
+    return _first(queue, columns, -columns.prompt, k)
 
 
-def _first_by(rows: Rows, seq: NDArray[np.int64], k: int) -> Rows:
-    """The k rows of smallest ``seq``, ascending, without sorting the rest."""
-    if rows.size > k:
-        keep = np.argpartition(seq, k - 1)[:k]
-        rows, seq = rows[keep], seq[keep]
-    ordered: Rows = rows[np.argsort(seq)]
-    return ordered
+def _first(queue: WaitingQueue, columns: Columns, score: Floats, k: int) -> list[RequestInfo]:
+    rows = _best(
+        columns.alive,
+        queue.fresh == columns.seq.size,
+        score,
+        columns,
+        queue.mixed_priorities,
+        k,
+    )
+    return queue.pick(rows)
 
 
-def _best_by(
+def _best(
     eligible: NDArray[np.bool_],
-    score: NDArray[np.float64],
+    whole: bool,
+    score: Floats,
     columns: Columns,
     mixed_priorities: bool,
     k: int,
 ) -> Rows:
-    """The k eligible rows of largest ``score``, ties by smallest ``seq``."""
-    if mixed_priorities:
-        return _sorted(eligible, score, columns, k)
-    score[~eligible] = -np.inf
-    total = score.size
-    if total > k:
-        # No sort of the whole queue: find the k-th score, keep what is above it, and
-        # among those level with it the earliest.
-        edge = np.partition(score, total - k)[total - k]
-        if edge > -np.inf:
-            above = np.flatnonzero(score > edge)
-            level = np.flatnonzero(score == edge)
-            level = _first_by(level, columns.seq[level], k - above.size)
-            rows = np.concatenate((above, level))
-        else:
-            rows = np.flatnonzero(eligible)
-    else:
-        rows = np.flatnonzero(eligible)
-    best: Rows = rows[np.lexsort((columns.seq[rows], -score[rows]))]
-    return best
+    """The k best eligible rows, best first: by priority, ``score``, earliest ``seq``.
 
-
-def _sorted(
-    eligible: NDArray[np.bool_], score: NDArray[np.float64], columns: Columns, k: int
-) -> Rows:
-    """The k eligible rows by priority, score, then ``seq``.
-
-    Few servers use priorities, and then the queue is short: a full sort is the simple way.
+    ``whole`` says that all rows are eligible. Uses up ``score`` of rows that are not.
     """
-    rows = np.flatnonzero(eligible)
-    order = np.lexsort((columns.seq[rows], -score[rows], -columns.priority[rows]))
-    best: Rows = rows[order[:k]]
+    seq = columns.seq
+    if mixed_priorities:
+        rows = np.flatnonzero(eligible)
+        if rows.size > k:
+            priority = columns.priority[rows]
+            edge = np.partition(priority, rows.size - k)[rows.size - k]
+            above = rows[priority > edge]
+            level = rows[priority == edge]
+            level = level[_leaders(score[level], seq[level], k - above.size)]
+            rows = np.concatenate((above, level))
+    else:
+        if not whole:
+            np.copyto(score, -np.inf, where=~eligible)
+        rows = _leaders(score, seq, k)
+        rows = rows[eligible[rows]]
+    best: Rows = rows[np.lexsort((seq[rows], -score[rows], -columns.priority[rows]))]
     return best
+
+
+def _leaders(score: Floats, seq: NDArray[np.int64], k: int) -> Rows:
+    """Rows of the k largest scores, ties to the smallest ``seq``; in no particular order.
+
+    Nothing is sorted. The k largest of the blocks' maxima are k scores, so the k-th best
+    of all is at least the smallest of those; few rows reach it, and only they are looked
+    at closely.
+    """
+    if score.size <= k:
+        return np.arange(score.size)
+    width = score.size // _BLOCKS
+    if width >= 2 and k <= _BLOCKS:
+        maxima = score[: width * _BLOCKS].reshape(width, _BLOCKS).max(axis=0)
+        bound = np.partition(maxima, _BLOCKS - k)[_BLOCKS - k]
+        rows = np.flatnonzero(score >= bound)
+    else:
+        rows = np.arange(score.size)
+    if rows.size == k:
+        return rows
+    near = score[rows]
+    edge = np.partition(near, rows.size - k)[rows.size - k]
+    above = rows[near > edge]
+    level = rows[near == edge]
+    needed = k - above.size
+    if level.size > needed:
+        level = level[np.argpartition(seq[level], needed - 1)[:needed]]
+    return np.concatenate((above, level))

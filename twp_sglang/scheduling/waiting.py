@@ -31,8 +31,8 @@ class Columns(NamedTuple):
     arrival: NDArray[np.float64]
     prompt: NDArray[np.float64]
     expected: NDArray[np.float64]
-    size: NDArray[np.float64]
-    """Prompt and expected output together, at least 1."""
+    inverse_size: NDArray[np.float64]
+    """1 / (prompt + expected output), the sum at least 1 token."""
     priority: NDArray[np.int64]
 
 
@@ -71,7 +71,13 @@ class WaitingQueue:
         return len(self._priorities_seen) > 1
 
     def add(self, request: RequestInfo) -> None:
-        """Let ``request`` join."""
+        """Let ``request`` join.
+
+        Raises:
+            ValueError: it waits here already.
+        """
+        if request.slot >= 0 or (request.retracted and request in self._retracted):
+            raise ValueError(f"{request!r} waits already: a request joins once")
         if request.retracted:
             self._retracted.append(request)
             return
@@ -86,7 +92,7 @@ class WaitingQueue:
         columns.arrival[row] = request.arrival_pass
         columns.prompt[row] = request.prompt_tokens
         columns.expected[row] = request.expected_tokens
-        columns.size[row] = max(1, request.prompt_tokens + request.expected_tokens)
+        columns.inverse_size[row] = 1.0 / max(1, request.prompt_tokens + request.expected_tokens)
         columns.priority[row] = request.priority
         self._priorities_seen.add(request.priority)
         self._live += 1
@@ -133,11 +139,10 @@ class WaitingQueue:
         used = len(self._rows)
         return Columns._make(column[:used] for column in self._columns)
 
-    def at(self, row: int) -> RequestInfo:
-        """The request in ``row``."""
-        request = self._rows[row]
-        assert request is not None
-        return request
+    def pick(self, rows: NDArray[np.intp]) -> list[RequestInfo]:
+        """The requests in ``rows``, in that order; the rows must be alive."""
+        line = self._rows
+        return [line[row] for row in rows.tolist()]
 
     def _repack(self) -> None:
         """Drop the rows of those who left; make room for as many again as are left."""
@@ -146,10 +151,10 @@ class WaitingQueue:
         self._columns = _allocate(max(_FIRST_ROWS, 2 * kept.size))
         for target, source in zip(self._columns, old, strict=True):
             target[: kept.size] = source[kept]
-        self._rows = [self.at(int(row)) for row in kept]
-        for row, request in enumerate(self._rows):
-            assert request is not None
+        requests = self.pick(kept)
+        for row, request in enumerate(requests):
             request.slot = row
+        self._rows = [*requests]
         # The lazily cleaned lines may hold many that left.
         self._by_arrival = deque(request for request in self._by_arrival if request.slot >= 0)
         self._by_length = [entry for entry in self._by_length if entry[2].slot >= 0]
@@ -163,6 +168,6 @@ def _allocate(rows: int) -> Columns:
         arrival=np.zeros(rows),
         prompt=np.zeros(rows),
         expected=np.zeros(rows),
-        size=np.ones(rows),
+        inverse_size=np.ones(rows),
         priority=np.zeros(rows, dtype=np.int64),
     )

@@ -62,8 +62,9 @@ class Policy(ABC):
         self.admitted_total += 1
         self.forced_total += grant.reason == "forced"
 
-    def taken(self, request: RequestInfo) -> None:
-        """The engine took a request that nobody granted (a policy that only watches)."""
+    def taken(self, request: RequestInfo, *, agreed: bool = False) -> None:
+        """The engine took a request on its own (a policy that only watches); ``agreed``
+        when this pass's decision would have granted it."""
         self.queue.discard(request)
         self.admitted_total += 1
 

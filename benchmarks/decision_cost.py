@@ -1,0 +1,233 @@
+"""``python -m benchmarks.decision_cost``: what TWP costs the engine per scheduling pass.
+
+Times the calls that the hooks make in one pass, on stand-ins of SGLang's objects:
+``begin_pass``, ``order`` (the decision), ``may_admit`` and ``admitted`` for each request
+taken, ``end_pass``, ``completed``, and the sample's way through ``outgoing`` and
+``deliver``. The engine's own work is left out, and so is the hooks' one function call
+each. Medians, because a shared machine has stray slow passes; P95 beside them.
+
+Exit code 1 if a median misses its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from benchmarks.engine_stand_ins import Batch, Plan, Req, Scheduler
+from controllers.step_trace import Header
+from patches.runtime import Ranks, Runtime
+from twp_sglang.config import TwpConfig
+
+CAPACITY_TOKENS = 2_000_000
+
+TAKEN_PER_PASS = 4
+"""Requests that the engine takes in a pass in which the gate is open."""
+
+QUEUES = (100, 10_000, 100_000)
+BATCHES = (64, 256)
+
+TARGET_US = {
+    "closed": {100: 30.0, 10_000: 30.0, 100_000: 30.0},
+    "open": {10_000: 400.0, 100_000: 4000.0},
+}
+"""Most microseconds per decision, by gate and queue length."""
+
+
+class Row(NamedTuple):
+    """Medians and 95th percentiles of one case, in microseconds."""
+
+    gate: str
+    queue: int
+    batch: int
+    passes: int
+    decision_us: float
+    decision_p95_us: float
+    pass_us: float
+    pass_p95_us: float
+    target_us: float | None
+
+    @property
+    def met(self) -> bool:
+        """Whether the decision's median keeps its target."""
+        return self.target_us is None or self.decision_us <= self.target_us
+
+
+def measure_case(gate: str, queue: int, batch: int, passes: int, trace_dir: Path) -> Row:
+    """Time ``passes`` passes with ``queue`` waiting and ``batch`` running requests."""
+    engine = _Engine(gate, queue, batch, trace_dir)
+    for _ in range(max(3, passes // 10)):
+        engine.run_pass()
+    engine.decision_us.clear()
+    engine.pass_us.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(passes):
+            engine.run_pass()
+    finally:
+        gc.enable()
+    return Row(
+        gate,
+        queue,
+        batch,
+        passes,
+        round(median(engine.decision_us), 1),
+        round(quantiles(engine.decision_us, n=20)[-1], 1),
+        round(median(engine.pass_us), 1),
+        round(quantiles(engine.pass_us, n=20)[-1], 1),
+        TARGET_US[gate].get(queue),
+    )
+
+
+class _Engine:
+    """Drives one runtime as the hooks do; the queue keeps its length."""
+
+    def __init__(self, gate: str, queue: int, batch: int, trace_dir: Path) -> None:
+        self._random = random.Random(20_26)
+        self._names = iter(range(10**9))
+        running = Batch([self._request() for _ in range(batch)])
+        self.scheduler = Scheduler(running, CAPACITY_TOKENS, int(0.6 * CAPACITY_TOKENS))
+        self.plan = Plan(running, running)
+        # The window decides whether the gate is open; the load is the same in both cases.
+        window = 1.0 if gate == "closed" else 1e9
+        config = TwpConfig(
+            law="fixed",
+            h0_tokens=window,
+            h_min_tokens=window,
+            h_max_tokens=window,
+            l_min_ms=20.0,
+            t_max_steps=10**9,
+            warmup_steps=0,
+        )
+        self.runtime = Runtime(config, self.scheduler, Ranks(0, None), trace_dir, Header())
+        self.runtime.outgoing()
+        for _ in range(queue):
+            self._join()
+        self.decision_us: list[float] = []
+        self.pass_us: list[float] = []
+
+    def _request(self) -> Req:
+        return Req(
+            str(next(self._names)),
+            self._random.randint(10, 400),
+            self._random.randint(200, 2000),
+            self._random.randint(0, 150),
+        )
+
+    def _join(self) -> None:
+        req = self._request()
+        self.scheduler.waiting_queue.append(req)
+        self.runtime.enqueued(req, retracted=False)
+
+    def run_pass(self) -> None:
+        """One pass; what SGLang itself does between the calls is not timed."""
+        runtime, scheduler = self.runtime, self.scheduler
+        timed = _Stopwatch()
+        timed.run(self._deliver)
+        timed.run(runtime.begin_pass)
+        before = timed.total_s
+        timed.run(lambda: runtime.order(scheduler.waiting_queue, scheduler.running_batch))
+        self.decision_us.append((timed.total_s - before) * 1e6)
+        taken = [req for req in scheduler.waiting_queue[:TAKEN_PER_PASS] if runtime.may_admit(req)]
+        timed.run(lambda: self._take(taken))
+        if taken:
+            chosen = set(map(id, taken))
+            scheduler.waiting_queue = [r for r in scheduler.waiting_queue if id(r) not in chosen]
+        timed.run(lambda: runtime.end_pass(self.plan))
+        timed.run(lambda: runtime.completed(scheduler.running_batch))
+        self.pass_us.append(timed.total_s * 1e6)
+        for req in scheduler.running_batch.reqs:
+            if len(req.output_ids) < 190:
+                req.output_ids.append(0)
+        for _ in taken:
+            self._join()
+
+    def _deliver(self) -> None:
+        envelope = self.runtime.outgoing()
+        if envelope is not None:
+            self.runtime.deliver(envelope)
+
+    def _take(self, taken: list[Req]) -> None:
+        for req in taken:
+            if self.runtime.may_admit(req):
+                self.runtime.admitted(req)
+
+
+class _Stopwatch:
+    """Adds up the time of calls."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Time ``call``."""
+        start = time.perf_counter()
+        call()
+        self.total_s += time.perf_counter() - start
+
+
+def as_table(rows: list[Row]) -> str:
+    """The rows as text."""
+    lines = [
+        "gate     waiting  batch   decision us (P95)      whole pass us (P95)    target us",
+    ]
+    for row in rows:
+        target = (
+            "" if row.target_us is None else f"{row.target_us:g}{'' if row.met else '  MISSED'}"
+        )
+        lines.append(
+            f"{row.gate:<7}{row.queue:>9,}{row.batch:>7}"
+            f"{row.decision_us:>14,.1f} ({row.decision_p95_us:,.1f})"
+            f"{row.pass_us:>16,.1f} ({row.pass_p95_us:,.1f})   {target}"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.decision_cost", description="Time TWP's decisions."
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    parser.add_argument(
+        "--passes", type=int, default=400, help="passes per case, a tenth of it at 100,000 waiting"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.passes < 40:
+        parser.error(f"--passes {arguments.passes}: at least 40, for a median that means something")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for gate in ("closed", "open"):
+            for queue in QUEUES:
+                for batch in BATCHES:
+                    passes = arguments.passes if queue < 100_000 else arguments.passes // 4
+                    rows.append(measure_case(gate, queue, batch, passes, Path(folder)))
+    print(as_table(rows))
+    if arguments.json is not None:
+        arguments.json.write_text(
+            json.dumps(
+                {
+                    "machine": platform.processor() or platform.machine(),
+                    "python": platform.python_version(),
+                    "rows": [{**row._asdict(), "met": row.met} for row in rows],
+                },
+                indent=2,
+            )
+            + "\n"
+        )
+    return 0 if all(row.met for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""The few attributes of SGLang's objects that TWP reads in a pass, without an engine.
+
+Light on purpose: what is timed is TWP's own work, and these cost no more to read than
+SGLang's plain attributes do.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """The one sampling parameter that the load needs."""
+
+    max_new_tokens: int
+
+
+class Req:
+    """A request as SGLang's scheduler holds it."""
+
+    def __init__(
+        self, rid: str, prompt_tokens: int, max_new_tokens: int, produced: int = 0
+    ) -> None:
+        self.rid = rid
+        self.origin_input_ids = array("q", bytes(8 * prompt_tokens))
+        self.output_ids = array("q", bytes(8 * produced))
+        self.sampling_params = SamplingParams(max_new_tokens)
+        self.priority: int | None = None
+
+    def finished(self) -> bool:
+        """These never finish: the batch keeps its size while it is timed."""
+        return False
+
+
+class ForwardMode:
+    """A decode step."""
+
+    def is_decode(self) -> bool:
+        """True: an admission's own prefill is not what is timed."""
+        return True
+
+
+@dataclass
+class Batch:
+    """The running batch."""
+
+    reqs: list[Req]
+    forward_mode: ForwardMode = field(default_factory=ForwardMode)
+    decoding_reqs: list[Req] | None = None
+    extend_num_tokens: int | None = None
+
+
+@dataclass
+class Plan:
+    """What SGLang's pass returns."""
+
+    batch_to_run: Batch
+    running_batch: Batch
+
+
+class Allocator:
+    """The KV pool's allocator."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def available_size(self) -> int:
+        """Free tokens."""
+        return self.free
+
+
+class Cache:
+    """The prefix cache, with nothing to evict."""
+
+    def evictable_size(self) -> int:
+        """Tokens that could be freed."""
+        return 0
+
+
+class Scheduler:
+    """SGLang's scheduler as TWP sees it."""
+
+    def __init__(self, batch: Batch, capacity_tokens: int, free_tokens: int) -> None:
+        self.running_batch = batch
+        self.waiting_queue: list[Any] = []
+        self.chunked_req = None
+        self.max_total_num_tokens = capacity_tokens
+        self.token_to_kv_pool_allocator = Allocator(free_tokens)
+        self.tree_cache = Cache()
+        self.enable_overlap = True
+        self.enable_priority_scheduling = False
+        self.schedule_low_priority_values_first = False
