@@ -1,0 +1,1 @@
+"""The token window as a feedback loop: laws, models, margins, identification, tuning."""

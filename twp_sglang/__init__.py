@@ -1,0 +1,1 @@
+"""Token Window Pacing for stock SGLang."""
