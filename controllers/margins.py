@@ -79,7 +79,7 @@ def margins_of(linear: LinearLoop) -> Margins:
     stable = is_stable(linear)
     g = linear.point.loop_gain
     factors = critical_factors(omega, gain, linear.gain)
-    critical = _critical_loop_gain(linear, factors)
+    critical = _critical_loop_gain(linear, factors, stable)
     if not stable:
         below = [f for f in factors if f < 1]
         return Margins(
@@ -105,10 +105,12 @@ def margins_of(linear: LinearLoop) -> Margins:
     )
 
 
-def _critical_loop_gain(linear: LinearLoop, factors: list[float]) -> float | None:
+def _critical_loop_gain(linear: LinearLoop, factors: list[float], stable: bool) -> float | None:
     g = linear.point.loop_gain
     if g > 0:
-        factor = next((f for f in factors if f > 1), factors[-1] if factors else None)
+        # From a gain of 0, where the loop is stable, the least factor is where it stops being
+        # so; a stable loop may have crossed and returned (conditional stability).
+        factor = next((f for f in factors if f > 1 or not stable), None)
         return None if factor is None else g * factor
     # Idle: no slope, hence no L. The shape is the same just above the knee, where a slope
     # of one l/B per request is a loop gain of 1.
