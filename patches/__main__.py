@@ -27,10 +27,10 @@ def main(argv: list[str] | None = None) -> int:
         source: Source = (
             WheelSource(arguments.wheel) if arguments.wheel is not None else InstalledSource()
         )
+        verdict = judge(source)
     except SourceError as error:
         print(f"patches: {error}", file=sys.stderr)
         return 2
-    verdict = judge(source)
     print(_as_json(verdict) if arguments.json else _as_text(verdict))
     return 0 if verdict.ok else 1
 

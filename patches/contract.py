@@ -109,18 +109,16 @@ def _find(target: str, source: Source) -> ast.AST | None:
 def _descend(tree: ast.Module, names: list[str]) -> ast.AST | None:
     node: ast.AST = tree
     for name in names:
-        inner = next(
-            (
-                child
-                for child in getattr(node, "body", ())
-                if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-                and child.name == name
-            ),
-            None,
-        )
-        if inner is None:
+        # The last definition of a name is the one that a caller meets.
+        inner = [
+            child
+            for child in getattr(node, "body", ())
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and child.name == name
+        ]
+        if not inner:
             return None
-        node = inner
+        node = inner[-1]
     return node
 
 

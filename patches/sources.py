@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import re
 import zipfile
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +23,11 @@ class Source(Protocol):
     version: str
 
     def parse(self, module: str) -> ast.Module | None:
-        """Syntax tree of ``module`` (dotted), or None if there is no such module."""
+        """Syntax tree of ``module`` (dotted), or None if there is no such module.
+
+        Raises:
+            SourceError: the module is there and cannot be read.
+        """
 
 
 class InstalledSource:
@@ -35,7 +40,11 @@ class InstalledSource:
                 "sglang is not installed: install the engine-cpu or engine-cuda extra"
             )
         self._root = Path(spec.submodule_search_locations[0]).parent
-        self.version = importlib.metadata.version("sglang")
+        try:
+            self.version = importlib.metadata.version("sglang")
+        except importlib.metadata.PackageNotFoundError:
+            # A source tree on the path; the number only warns, the signatures decide.
+            self.version = "unknown"
 
     @cache  # noqa: B019 - one source per check, and it lives as long
     def parse(self, module: str) -> ast.Module | None:
@@ -43,7 +52,11 @@ class InstalledSource:
         for path in _candidates(module):
             file = self._root / path
             if file.is_file():
-                return ast.parse(file.read_text(encoding="utf-8"))
+                try:
+                    data = file.read_bytes()
+                except OSError as error:
+                    raise SourceError(f"{file}: cannot be read ({error.strerror})") from None
+                return _tree(data, str(file))
         return None
 
 
@@ -51,6 +64,7 @@ class WheelSource:
     """An SGLang wheel file, not installed."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             self._archive = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile) as error:
@@ -66,19 +80,32 @@ class WheelSource:
         )
         if metadata is None:
             raise SourceError(f"{path}: not a wheel of sglang")
-        text = self._archive.read(metadata).decode("utf-8")
+        text = self._read(metadata).decode("utf-8", errors="replace")
         found = re.search(r"^Version: (\S+)$", text, re.MULTILINE)
         if found is None:
             raise SourceError(f"{path}: its METADATA names no version")
         self.version = found.group(1)
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return self._archive.read(name)
+        except (OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise SourceError(f"{self._path}: {name} is damaged ({error})") from None
 
     @cache  # noqa: B019 - one source per check, and it lives as long
     def parse(self, module: str) -> ast.Module | None:
         """See :class:`Source`."""
         for path in _candidates(module):
             if path in self._names:
-                return ast.parse(self._archive.read(path).decode("utf-8"))
+                return _tree(self._read(path), f"{self._path}: {path}")
         return None
+
+
+def _tree(data: bytes, name: str) -> ast.Module:
+    try:
+        return ast.parse(data)
+    except (SyntaxError, ValueError) as error:
+        raise SourceError(f"{name}: this Python cannot parse it ({error})") from None
 
 
 def _candidates(module: str) -> tuple[str, str]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from controllers.laws.base import FrozenModel
+from controllers.laws.registry import law_entry
 
 PolicyName = Literal["off", "observe", "fcfs", "priority", "dynamic-batch", "twp"]
 POLICY_NAMES: tuple[PolicyName, ...] = (
@@ -167,6 +168,16 @@ class TwpConfig(FrozenModel):
         default=None, description="where the values come from; written by tune, not read"
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_lookalikes(cls, value: Any, info: ValidationInfo) -> Any:
+        # Pydantic would take true as 1 and "0.15" as 0.15; in a file both are mistakes.
+        if info.field_name in ("policy", "law", "evidence"):
+            return value
+        if isinstance(value, bool | str):
+            raise ValueError("must be a number, not text or true and false")
+        return value
+
     @model_validator(mode="after")
     def _orders(self) -> TwpConfig:
         if not self.w_starvation > self.w_balance > self.w_fairness:
@@ -180,12 +191,18 @@ class TwpConfig(FrozenModel):
                 f"kv_headroom_min = {self.kv_headroom_min:g} is above kv_headroom_max = "
                 f"{self.kv_headroom_max:g}: lower the first or raise the second"
             )
-        h0 = self.h0_tokens
-        low = self.h_min_tokens if self.h_min_tokens is not None else (h0 / 4 if h0 else None)
-        high = self.h_max_tokens if self.h_max_tokens is not None else (2 * h0 if h0 else None)
-        if low is not None and high is not None and low > high:
+        low, high, h0 = self.h_min_tokens, self.h_max_tokens, self.h0_tokens
+        if h0 is not None:
+            # The law knows what it takes for a clamp that is unset.
+            clamps = {"h0_tokens": h0, "h_min_tokens": low, "h_max_tokens": high}
+            try:
+                law_entry(self.law).config.model_validate(clamps)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise ValueError(reason) from None
+        elif low is not None and high is not None and low > high:
             raise ValueError(
                 f"h_min_tokens = {low:g} is above h_max_tokens = {high:g}: lower h_min_tokens "
-                "or raise h_max_tokens (unset, they are h0_tokens/4 and 2*h0_tokens)"
+                "or raise h_max_tokens"
             )
         return self

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import queue
 import threading
+from io import FileIO
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from controllers.step_trace import Admission, Header, Step
 
@@ -80,27 +82,40 @@ class TraceWriter:
         """Open ``path`` for writing.
 
         Raises:
-            OSError: the file cannot be created.
+            OSError: the file cannot be created, or not even the header fits.
         """
         self.path = path
         self.written = 0
-        self.dropped = 0
+        # One counter per thread: adding is not atomic.
+        self._dropped_handing_over = 0
+        self._dropped_writing = 0
         self._pending: queue.Queue[StepRecord | None] = queue.Queue(PENDING_LINES)
         self._warned = False
-        file = path.open("w", encoding="utf-8")
-        file.write(header.model_dump_json(by_alias=True) + "\n")
-        file.flush()
+        # Unbuffered, so that a line counts as written when it is, and not when it reached
+        # a buffer that a full disk will never take.
+        file = path.open("wb", buffering=0)
+        try:
+            _write_line(file, header.model_dump_json(by_alias=True))
+        except OSError:
+            file.close()
+            raise
         self._thread = threading.Thread(
             target=self._run, args=(file,), name="twp-trace", daemon=True
         )
         self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines that did not reach the file."""
+        return self._dropped_handing_over + self._dropped_writing
 
     def put(self, record: StepRecord) -> None:
         """Hand over one step; never blocks."""
         try:
             self._pending.put_nowait(record)
         except queue.Full:
-            self._drop("the disk is slower than the engine")
+            self._dropped_handing_over += 1
+            self._warn("the disk is slower than the engine")
 
     def close(self) -> None:
         """Write what is pending, for a bounded time, and stop."""
@@ -108,23 +123,22 @@ class TraceWriter:
             self._pending.put(None, timeout=_CLOSE_TIMEOUT_S)
         self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def _run(self, file: IO[str]) -> None:
-        with contextlib.suppress(OSError), file:
+    def _run(self, file: FileIO) -> None:
+        with file:
             while True:
                 record = self._pending.get()
                 if record is None:
                     return
                 try:
-                    file.write(record.line() + "\n")
-                    if self._pending.empty():
-                        # A reader that follows the file sees whole lines up to now.
-                        file.flush()
+                    _write_line(file, record.line())
                     self.written += 1
-                except (OSError, ValueError) as error:
-                    self._drop(str(error))
+                except (OSError, ValueError, TypeError) as error:
+                    # Of the last two, a number that JSON cannot hold: that line is lost,
+                    # the thread and the lines after it are not.
+                    self._dropped_writing += 1
+                    self._warn(str(error))
 
-    def _drop(self, reason: str) -> None:
-        self.dropped += 1
+    def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -135,12 +149,38 @@ class TraceWriter:
             )
 
 
+def _write_line(file: FileIO, text: str) -> None:
+    """All of the line or none of it.
+
+    Raises:
+        OSError: it does not fit.
+    """
+    line = text.encode() + b"\n"
+    done = 0
+    try:
+        while done < len(line):
+            done += file.write(line[done:]) or 0
+    except OSError:
+        if done:
+            # A torn line in the middle would make the whole file unreadable.
+            with contextlib.suppress(OSError):
+                file.truncate(file.seek(-done, os.SEEK_CUR))
+        raise
+
+
 def free_path(directory: Path, stem: str) -> Path:
-    """First of ``stem.jsonl``, ``stem-1.jsonl``, ... that does not exist: an earlier run's
-    trace is never overwritten."""
-    path = directory / f"{stem}.jsonl"
+    """Create the first of ``stem.jsonl``, ``stem-1.jsonl``, ... that does not exist, so
+    that no trace is overwritten, be it of an earlier server or of one started just now.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
     number = 0
-    while path.exists():
-        number += 1
-        path = directory / f"{stem}-{number}.jsonl"
-    return path
+    while True:
+        path = directory / (f"{stem}-{number}.jsonl" if number else f"{stem}.jsonl")
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            number += 1
+        else:
+            return path

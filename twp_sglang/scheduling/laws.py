@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from controllers.laws.base import Law
 from controllers.laws.registry import law_entry
 from twp_sglang.config import TwpConfig
@@ -12,19 +14,19 @@ _PARAMETERS = ("gamma", "queue_ref", "sigma_ref", "k")
 def build_law(config: TwpConfig, h0_tokens: float) -> Law:
     """The configured law with nominal window ``h0_tokens``.
 
-    A clamp that is given and that an automatic H0 has left behind gives way to H0's own
-    side: the window always lies between the clamps.
+    A clamp that is given stays. Where an automatic H0 has left it behind, the other clamp,
+    which follows H0, gives way: the window always lies between the two.
 
     Raises:
         ValueError: the law refuses a parameter.
     """
-    low = config.h_min_tokens
-    high = config.h_max_tokens
-    if low is not None and high is None and low > 2 * h0_tokens:
-        high = low
-    if high is not None and low is None and high < h0_tokens / 4:
-        low = high
     entry = law_entry(config.law)
+    low, high = config.h_min_tokens, config.h_max_tokens
+    usual_low, usual_high = _clamps(entry.config.model_validate({"h0_tokens": h0_tokens}))
+    if low is not None and high is None:
+        high = max(low, usual_high)
+    elif high is not None and low is None:
+        low = min(high, usual_low)
     values = {
         "h0_tokens": h0_tokens,
         "h_min_tokens": low,
@@ -35,3 +37,12 @@ def build_law(config: TwpConfig, h0_tokens: float) -> Law:
     return entry.build(
         entry.config.model_validate({key: value for key, value in values.items() if key in taken})
     )
+
+
+def clamps_of(law: Law) -> tuple[float, float]:
+    """(H_min, H_max) in force in a law made by :func:`build_law`, tokens."""
+    return _clamps(law.config)  # type: ignore[attr-defined]  # every registered law keeps it
+
+
+def _clamps(law_config: Any) -> tuple[float, float]:
+    return law_config.h_min, law_config.h_max

@@ -11,6 +11,8 @@ as decode time. So prefill alone never closes the window.
 
 from __future__ import annotations
 
+from math import inf
+
 from twp_sglang.scheduling.baseline import Baseline
 from twp_sglang.scheduling.sample import StepSample
 
@@ -47,7 +49,8 @@ class Monitor:
         """Take one step; say whether it moved the filtered latency."""
         self.newest_step = sample.step
         duration = sample.duration_ms
-        if duration is None or duration <= 0.0:
+        # Not finite would stay in the filter for good.
+        if duration is None or not 0.0 < duration < inf:
             self.ignored += 1
             return False
         if self._warmup > 0:

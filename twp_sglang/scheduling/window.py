@@ -6,7 +6,7 @@ from typing import Any
 
 from controllers.laws.base import Law, LawSample
 from twp_sglang.config import TwpConfig
-from twp_sglang.scheduling.laws import build_law
+from twp_sglang.scheduling.laws import build_law, clamps_of
 
 START_LENGTH_TOKENS = 50.0
 """Mean expected output length before the first request; times the paper's B0 = 8 this is
@@ -40,8 +40,12 @@ class Window:
         wanted = self._config.b0 * max(1.0, self._mean_length)
         if not self.h0_tokens / REBUILD_RATIO <= wanted <= self.h0_tokens * REBUILD_RATIO:
             self.h0_tokens = wanted
-            # The window itself is state and stays; the law pulls it to its new place.
+            # The window itself is state: the law pulls it to its new place. The clamps
+            # move at once, or a burst of short requests after long ones would find a
+            # window that was meant for the long ones until the next step is measured.
             self.law = build_law(self._config, wanted)
+            low, high = clamps_of(self.law)
+            self.tokens = min(max(self.tokens, low), high)
 
     def step(self, sample: LawSample) -> float:
         """Advance by one decode step; the window in tokens."""

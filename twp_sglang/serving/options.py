@@ -8,9 +8,10 @@ do; nothing here imports SGLang or torch, so they come before any model is looke
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,12 +94,13 @@ def parse(argv: list[str]) -> Options:
     """
     known = parser()
     known.error = _raise  # type: ignore[method-assign, assignment]  # no exit from a library
-    namespace, engine_argv = known.parse_known_args(argv)
-    unknown = [word for word in engine_argv if word.startswith(PREFIX)]
-    if unknown:
-        raise OptionsError(
-            f"{unknown[0].partition('=')[0]}: no such flag; --help lists those there are"
-        )
+    flags_known = {word for action in known._actions for word in action.option_strings}
+    namespace, engine_argv = known.parse_known_args(_bound(argv, flags_known))
+    unknown = next((word for word in engine_argv if word.startswith(PREFIX)), None)
+    if unknown is not None:
+        close = _closest(unknown.partition("=")[0], flags_known)
+        hint = f"did you mean {close}?" if close else "--help lists those there are"
+        raise OptionsError(f"{unknown}: no such flag; {hint}")
     flags = vars(namespace)
     config_file: Path | None = flags.pop("twp_config", None)
     profile: Path | None = flags.pop("twp_profile", None)
@@ -122,6 +124,18 @@ def parse(argv: list[str]) -> Options:
     )
 
 
+def _bound(argv: list[str], flags: Collection[str]) -> list[str]:
+    """``--flag value`` of our flags as ``--flag=value``: argparse takes a value such as
+    -1e-3 or -inf for a flag and complains of a missing value instead of a wrong one."""
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] in flags and not word.startswith("--"):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
+
+
 def build(values: Mapping[str, Any], given: Mapping[str, str]) -> TwpConfig:
     """Validate ``values``.
 
@@ -142,18 +156,16 @@ def _problem(error: Any, given: Mapping[str, str]) -> str:
     name = str(location[0])
     source = given.get(name, "default")
     if error["type"] == "extra_forbidden":
-        close = _closest(name)
+        close = _closest(name, TwpConfig.model_fields)
         hint = f"did you mean {close}?" if close else "--help lists the fields"
-        return f"{name} ({source}): no such field; {hint}"
+        return f"{name} = {error['input']!r} ({source}): no such field; {hint}"
     field = TwpConfig.model_fields.get(name)
     mend = f"; it is: {field.description}" if field is not None and field.description else ""
     return f"{name} = {error['input']!r} ({source}): {message}{mend}"
 
 
-def _closest(name: str) -> str | None:
-    import difflib
-
-    found = difflib.get_close_matches(name, TwpConfig.model_fields, n=1)
+def _closest(name: str, known: Collection[str]) -> str | None:
+    found = difflib.get_close_matches(name, known, n=1)
     return found[0] if found else None
 
 
@@ -177,18 +189,34 @@ def _merge(
 
 
 def _load(path: Path, flag: str) -> dict[str, Any]:
+    kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionsError(f"{flag} {path}: cannot be read ({_reason(error)})") from None
     try:
-        loaded = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
+        loaded = (
+            json.loads(text, object_pairs_hook=_without_repeats)
+            if kind == "JSON"
+            else tomllib.loads(text)
+        )
+    except RecursionError:
+        raise OptionsError(f"{flag} {path}: is not usable {kind} (nested too deeply)") from None
+    except ValueError as error:  # of both decoders, and of a number too long to convert
         raise OptionsError(f"{flag} {path}: is not {kind} ({error})") from None
     if not isinstance(loaded, dict):
         raise OptionsError(f"{flag} {path}: must hold one table of fields")
     return loaded
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a key given twice is a mistake, as it is in TOML."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice} is given twice: leave one")
+    return result
 
 
 def _reason(error: Exception) -> str:
@@ -197,6 +225,8 @@ def _reason(error: Exception) -> str:
 
 def _profile_values(loaded: Mapping[str, Any], path: Path) -> dict[str, Any]:
     section = loaded.get("twp", loaded)
+    if not isinstance(section, Mapping):
+        raise OptionsError(f"--twp-profile {path}: twp = {section!r} must be a table of fields")
     found = {name: section[name] for name in PROFILE_FIELDS if section.get(name) is not None}
     if not found:
         raise OptionsError(

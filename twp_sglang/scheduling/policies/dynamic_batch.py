@@ -1,7 +1,8 @@
 """DynamicBatch: cap the batch while ITL is above a static target (Table I).
 
 While the filtered ITL exceeds the target the batch may not grow: nobody but retracted
-requests enters until enough have left. No feedback at token level.
+requests enters until enough have left. An idle engine takes its head and nobody else, so
+that what one request costs is measured before more follow. No feedback at token level.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ class DynamicBatch(Policy):
         self.monitor.observe(sample)
 
     def decide(self, view: PassView) -> Decision:
-        """Everybody in arrival order below the target; only retracted requests above it."""
+        """Everybody in arrival order below the target; above it only retracted requests,
+        and the head of an idle engine."""
         if not len(self.queue):
             return NOBODY_WAITS
         itl = self.monitor.itl_ms
-        if itl is not None and itl > self._target_ms and view.batch > 0:
-            decision = self.admit_all(view, ())
-            return Decision(decision.grants, "target" if self.queue.fresh else "")
+        if itl is not None and itl > self._target_ms:
+            idle = view.batch == 0 and not self.queue.retracted
+            head = first_come(self.queue, 1) if idle else ()
+            grants = self.admit_all(view, head).grants
+            return Decision(grants, "target" if len(grants) < len(self.queue) else "")
         return self.admit_all(view, first_come(self.queue, GRANTS_PER_PASS))
 
     def signals(self) -> Signals:
