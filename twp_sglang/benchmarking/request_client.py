@@ -106,6 +106,7 @@ async def measure(
     planned: PlannedRequest,
     start_s: float,
     on_tokens: Callable[[int], None] = lambda count: None,
+    on_text: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RequestRecord:
     """Send one request and return its record; a failure is recorded, never raised.
@@ -119,6 +120,7 @@ async def measure(
         planned: what to send.
         start_s: when the run started, on ``clock``.
         on_tokens: called with the count of each chunk's tokens.
+        on_text: called with each chunk's text, after its time was taken (OpenAI formats).
         clock: seconds, monotonic.
     """
     body = payload(
@@ -134,7 +136,7 @@ async def measure(
     sent_s = clock()
     try:
         async with asyncio.timeout(endpoint.timeout_s):
-            await _stream(session, endpoint, body, tally, on_tokens, clock)
+            await _stream(session, endpoint, body, tally, on_tokens, on_text, clock)
         if not tally.token_s:
             failure = Failure(kind="empty", message="the answer ended without a token")
     except StreamFailure as error:
@@ -184,6 +186,7 @@ async def _stream(
     body: bytes,
     tally: Tally,
     on_tokens: Callable[[int], None],
+    on_text: Callable[[str], None],
     clock: Callable[[], float],
 ) -> None:
     decoder = SseDecoder()
@@ -220,6 +223,8 @@ async def _stream(
                 new = tally.take(update, now_s)
                 if new:
                     on_tokens(new)
+                if update.text:
+                    on_text(update.text)
                 if update.error is not None:
                     kind = "abort" if update.finish_reason == "abort" else "stream"
                     status = "error" if update.status is None else str(update.status)

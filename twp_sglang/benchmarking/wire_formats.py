@@ -25,6 +25,7 @@ class StreamUpdate(NamedTuple):
         closing_total: output tokens of the whole answer, in a closing usage event that
             stands for no token of its own.
         has_text: it carried output, where the server does not count.
+        text: the text it added; empty where the format repeats the whole text (sglang).
         finish_reason: why the answer ended.
         prompt_tokens: prompt length as counted by the server.
         cached_tokens: prompt tokens that came from the server's prefix cache.
@@ -35,6 +36,7 @@ class StreamUpdate(NamedTuple):
     total_tokens: int | None = None
     closing_total: int | None = None
     has_text: bool = False
+    text: str = ""
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -149,6 +151,7 @@ def _read_openai(event: dict[str, Any]) -> StreamUpdate:
         total_tokens=usage.get("completion_tokens") if choices else None,
         closing_total=usage.get("completion_tokens") if not choices else None,
         has_text=bool(text or delta.get("tool_calls")),
+        text=text if isinstance(text, str) else "",
         finish_reason=reason,
         prompt_tokens=usage.get("prompt_tokens"),
         cached_tokens=details.get("cached_tokens"),
