@@ -27,12 +27,23 @@ class Offering:
     def put_first(self, waiting_queue: list[Any], chosen: list[Any]) -> None:
         """Reorder in place: ``chosen`` first, the rest in their order.
 
+        Whatever goes wrong, the queue is left as it was: losing a place in it would lose
+        somebody's request.
+
         Raises:
-            ValueError: one of ``chosen`` does not wait here. The queue then holds the
-                same requests as before.
+            ValueError: one of ``chosen`` does not wait here.
         """
         if not chosen and not self._front:
             return
+        before = waiting_queue.copy()
+        try:
+            self._put_first(waiting_queue, chosen)
+        except Exception:
+            waiting_queue[:] = before
+            self._front = []
+            raise
+
+    def _put_first(self, waiting_queue: list[Any], chosen: list[Any]) -> None:
         left = self._take_left(waiting_queue)
         wanted = {id(req) for req in chosen}
         in_hand = set()
@@ -41,11 +52,7 @@ class Offering:
                 in_hand.add(id(req))
             else:
                 waiting_queue.insert(self._place(waiting_queue, req), req)
-        try:
-            rows = self._rows(waiting_queue, [req for req in chosen if id(req) not in in_hand])
-        except ValueError:
-            waiting_queue[:0] = [req for req in left if id(req) in in_hand]
-            raise
+        rows = self._rows(waiting_queue, [req for req in chosen if id(req) not in in_hand])
         # One by one from behind: moving pointers is cheap, while a rebuilt list would touch
         # every request that waits.
         for row in sorted(rows, reverse=True):
