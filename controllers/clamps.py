@@ -99,7 +99,11 @@ def batch_exceedance(
     batch_max: float,
     population: Population = Population.STATIONARY,
 ) -> float:
-    """P(B > batch_max) under a full window, in a burst or in steady state."""
+    """P(B > batch_max) under a full window, in a burst or in steady state.
+
+    In steady state remaining lengths are taken as independent. A saturated gate spaces its
+    admissions more evenly than that, so the value errs on the safe side where CV < 1.
+    """
     return fits_probability(lengths, window_tokens, math.floor(batch_max) + 1, population)
 
 

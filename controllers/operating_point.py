@@ -60,7 +60,9 @@ def gate_gap(lengths: LengthLaw) -> float:
     """Mean gap H - K that a head-of-line gate leaves, tokens.
 
     The head waits until its whole length fits. Seen over time that length is
-    length-biased and the gap uniform on 0 .. L-1: (E[L^2]/E[L] - 1)/2 = rbar - 1.
+    length-biased and the gap uniform on 0 .. L-1: (E[L^2]/E[L] - 1)/2 = rbar - 1. That is the
+    limit for H well above the lengths; at H of eight requests and CV = 1 the gap is a fifth
+    larger (docs/control.md).
     """
     return lengths.residual_mean - 1.0
 
