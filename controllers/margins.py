@@ -32,6 +32,9 @@ principle gives the same answer from the frequency response (a test compares the
 DISK_MARGIN_GOAL = 0.67
 """Balanced disk margin to aim at in the worst case: about 6 dB and 37 degrees at once."""
 
+MAX_FACTOR = 1e9
+"""Gain factors above count as infinite: a loop gain so small is rounding, not feedback."""
+
 _NEAR = 0.05
 """Relative error allowed to an interpolated crossing before it is refined: at eight grid
 points per lobe of the plant it is below a hundredth."""
@@ -203,9 +206,9 @@ def critical_factors(omega: Real, gain: Complex, evaluate: Gain | None = None) -
             near = (estimates >= floor) & (estimates <= (1 + _NEAR) * above.min())
             for i in np.flatnonzero(near):
                 values[i] = _refine(evaluate, float(omega[at[i]]), float(omega[at[i] + 1]))
-    factors = [-1.0 / float(v) for v in values if v < 0]
+    factors = [-1.0 / float(v) for v in values if v < -1.0 / MAX_FACTOR]
     # The crossing at pi: L is real there, so no sign change of its imaginary part shows it.
-    if math.isclose(float(omega[-1]), math.pi, rel_tol=1e-9) and real[-1] < 0:
+    if math.isclose(float(omega[-1]), math.pi, rel_tol=1e-9) and real[-1] < -1.0 / MAX_FACTOR:
         factors.append(-1.0 / float(real[-1]))
     return sorted(factors)
 

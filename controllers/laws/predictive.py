@@ -36,7 +36,9 @@ class PredictiveLawConfig(WindowLimits):
     latency: LatencyModel = Field(
         default_factory=LatencyModel, description="calibrated step model; see `identify`"
     )
-    gains: TwoGainConfig = Field(default_factory=TwoGainConfig)
+    gains: TwoGainConfig = Field(
+        default_factory=TwoGainConfig, description="correction of the model; defaults there"
+    )
     margin_sigmas: float = Field(
         default=3.3, ge=0, description="m: 3.3 standard deviations leave out 1 step in 2,000"
     )
@@ -53,7 +55,11 @@ class PredictiveLawConfig(WindowLimits):
         description="theta too close to 1 is a cliff: half of all steps would then miss",
     )
     row_weight: float = Field(
-        default=0.02, gt=0, le=1, description="memory of h and rho, about one request's life"
+        default=0.05,
+        gt=0,
+        le=1,
+        description="memory of h and rho, 20 steps: a faster one follows the rows better and "
+        "makes the loop through rho swing (disk margin 0.5 at 0.1 for constant lengths)",
     )
     prefill_weight: float = Field(
         default=0.005, gt=0, le=1, description="memory of r, 200 steps, about 10 s of decoding"
@@ -125,6 +131,8 @@ class PredictiveLaw:
         # Plain floats for the scheduler's hot path, as in the paper's law.
         self._model = (m.l_min_ms, m.a_ms, m.alpha_ms, m.b0, m.kappa_ms_per_token)
         self._prefill_ms = m.prefill_ms_per_token
+        # Above the knee more rows lower B/l(B) exactly when alpha B0 > c.
+        self._knee_limit = m.b0 if m.alpha_ms * m.b0 > m.l_min_ms else math.inf
         self._objective = config.itl_objective_ms
         self.residual_clip = (
             -math.log(1 - config.gains.drop_above) if config.gains.drop_above < 1 else 50.0
@@ -174,13 +182,31 @@ class PredictiveLaw:
             return 0.0
         return min(max(math.log(step_ms / predicted_ms), -self.residual_clip), self.residual_clip)
 
+    def budget_ms(self, state: PredictiveState) -> float:
+        """Step time left to decoding once the prompts that must be served have their part."""
+        return self._budget(state, state.gain_prefill)
+
+    def _budget(self, state: PredictiveState, gain_prefill: float) -> float:
+        goal = self.theta(state.residual_var) * self._objective
+        prompts = gain_prefill * self._prefill_ms * state.prefill_per_step
+        return goal - min(prompts, self.config.prefill_share_max * goal)
+
+    def admits(self, state: PredictiveState, batch: int, kv_tokens: int) -> bool:
+        """Whether one more row keeps the predicted decode step within the budget.
+
+        The same bound as the window's, but on the rows there are now: a window in tokens
+        fixes the batch only on average, so a gate that must hold the objective step by step
+        asks this as well. The newcomer's own KV is left out (it grows only as it decodes).
+        """
+        if batch >= 1 and batch + 1 > self._knee_limit:
+            return False
+        predicted = state.gain_decode * self.decode_ms(batch + 1, kv_tokens)
+        return predicted <= self.budget_ms(state)
+
     def bound(self, state: PredictiveState, gains: tuple[float, float]) -> float:
         """Unclamped window of the means in ``state`` under ``gains``, tokens."""
-        theta = self.theta(state.residual_var)
-        prompts = gains[1] * self._prefill_ms * state.prefill_per_step
-        ceiling = self.config.prefill_share_max * theta * self._objective
-        budget = theta * self._objective - min(prompts, ceiling)
-        bound = largest_batch(self.config.latency, budget / gains[0], state.row_kv_tokens)
+        step_ms = self._budget(state, gains[1]) / gains[0]
+        bound = largest_batch(self.config.latency, step_ms, state.row_kv_tokens)
         return bound.batch * state.row_tokens
 
     def step(self, sample: LawSample, state: PredictiveState) -> tuple[float, PredictiveState]:
