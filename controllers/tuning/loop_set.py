@@ -96,7 +96,19 @@ def operating_points(loop: LoopModel) -> list[LinearLoop]:
     points = [point_at(loop, steepest)]
     if rest.regime is Regime.ACTIVE and abs(rest.batch / steepest - 1) > 1e-3:
         points.append(point_at(loop, rest.batch))
-    return [linearise(loop, point) for point in points]
+    return [linearise(_resting_at(loop, point), point) for point in points]
+
+
+def _resting_at(loop: LoopModel, point: Equilibrium) -> LoopModel:
+    """``loop``, an integrator's reference moved to ``point``.
+
+    Away from its reference an integrator drifts, and the drift would enter the Jacobian as a
+    pole off the unit circle; what is asked here is its reaction, not its drift.
+    """
+    if loop.law != "regulated":
+        return loop
+    reference = {"sigma_ref": max(point.sigma, 1 + 1e-9)}
+    return loop.model_copy(update={"law_params": loop.law_params | reference})
 
 
 class LoopSet:

@@ -239,6 +239,13 @@ def test_loop_set_agrees_with_the_plain_analysis(law: Literal["paper", "regulate
             assert verdict.disk_margin <= disk_margin(*at_rest.grid) * (1 + 1e-4)
 
 
+def test_the_integrator_is_one_at_every_operating_point() -> None:
+    """Linearised away from its reference the regulated law must not show its drift as a pole."""
+    loop = LoopModel(law="regulated", law_params={"h0_tokens": 400.0, "sigma_ref": 1.5, "k": 0.4})
+    for linear in LoopSet([loop]).linear:
+        np.testing.assert_allclose(np.abs(linear.law_eigenvalues), 1.0, atol=1e-8)
+
+
 def test_an_unstable_pair_of_gains_is_seen() -> None:
     base = LoopModel(
         latency=LatencyModel(l_min_ms=43, b0=8, alpha_ms=10.75),
