@@ -49,8 +49,8 @@ CAPTIONS: Final = {
     "recorded batch, KV and prefill; below, the recorded window and, where the header says which "
     "law ran, the law run again over the recorded slowdown and queue.",
     "bode": "Each loop where its gain is largest, and where it rests. Below 0 dB an error is not "
-    "amplified. Without delay such a loop first becomes unstable at the right end, omega = pi, as a "
-    "window that swings from step to step; each step of delay moves that to the left.",
+    "amplified. Without delay such a loop first becomes unstable at the right end, omega = pi, as "
+    "a window that swings from step to step; each step of delay moves that to the left.",
     "nyquist": "The further the curve keeps from -1, the more error in gain and phase the loop "
     "bears. It must not enter the shaded disk.",
     "map": "Each point is a pair of gains; the colour is the margin of the worst plausible loop. "
