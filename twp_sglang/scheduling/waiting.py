@@ -19,6 +19,10 @@ from twp_sglang.scheduling.request import RequestInfo
 
 _FIRST_ROWS = 256
 
+_Line = list[tuple[int, int, RequestInfo]]
+"""A heap by (what is looked for, arrival number). Those who leave stay in it until they
+come to its head, or until the rows are packed anew."""
+
 
 class Columns(NamedTuple):
     """Attributes of the fresh requests, one row each; rows not ``alive`` mean nothing.
@@ -43,8 +47,8 @@ class WaitingQueue:
         self._rows: list[RequestInfo | None] = []
         self._columns = _allocate(_FIRST_ROWS)
         self._live = 0
-        self._by_arrival: deque[RequestInfo] = deque()
-        self._by_length: list[tuple[int, int, RequestInfo]] = []
+        self._by_arrival: _Line = []
+        self._by_length: _Line = []
         self._retracted: deque[RequestInfo] = deque()
         self._priorities_seen: set[int] = set()
 
@@ -96,7 +100,7 @@ class WaitingQueue:
         columns.priority[row] = request.priority
         self._priorities_seen.add(request.priority)
         self._live += 1
-        self._by_arrival.append(request)
+        heapq.heappush(self._by_arrival, (request.arrival_pass, request.seq, request))
         heapq.heappush(self._by_length, (request.expected_tokens, request.seq, request))
 
     def discard(self, request: RequestInfo) -> None:
@@ -122,17 +126,13 @@ class WaitingQueue:
 
     def oldest(self) -> RequestInfo | None:
         """The fresh request that has waited longest."""
-        line = self._by_arrival
-        while line and line[0].slot < 0:
-            line.popleft()
-        return line[0] if line else None
+        _drop_departed(self._by_arrival)
+        return self._by_arrival[0][2] if self._by_arrival else None
 
     def shortest_expected(self) -> int | None:
         """Smallest expected output among fresh requests, in tokens."""
-        heap = self._by_length
-        while heap and heap[0][2].slot < 0:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        _drop_departed(self._by_length)
+        return self._by_length[0][0] if self._by_length else None
 
     def columns(self) -> Columns:
         """Attributes of the fresh requests."""
@@ -156,9 +156,15 @@ class WaitingQueue:
             request.slot = row
         self._rows = [*requests]
         # The lazily cleaned lines may hold many that left.
-        self._by_arrival = deque(request for request in self._by_arrival if request.slot >= 0)
-        self._by_length = [entry for entry in self._by_length if entry[2].slot >= 0]
-        heapq.heapify(self._by_length)
+        for line in (self._by_arrival, self._by_length):
+            line[:] = [entry for entry in line if entry[2].slot >= 0]
+            heapq.heapify(line)
+
+
+def _drop_departed(line: _Line) -> None:
+    """Bring a request that still waits to the head of a heap."""
+    while line and line[0][2].slot < 0:
+        heapq.heappop(line)
 
 
 def _allocate(rows: int) -> Columns:
