@@ -133,7 +133,7 @@ async def run(settings: RunSettings, console: Console, command: str) -> int:
         command=command,
         url=settings.url,
         api=settings.api,
-        client=_client(),
+        client=client_description(),
         seed=settings.seed,
         salt=salt,
         slos=settings.slos,
@@ -279,7 +279,8 @@ def _auth_headers(settings: RunSettings) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _client() -> str:
+def client_description() -> str:
+    """This client in words, for the record of a run."""
     try:
         own = version("twp-sglang")
     except PackageNotFoundError:

@@ -131,6 +131,10 @@ class ServerProcess:
             self.tail(),
         )
 
+    async def ended(self) -> int:
+        """Wait until the launcher ends by itself; its exit code."""
+        return await self._process.wait()
+
     async def stop(self) -> bool:
         """End the server and all its children; whether it went without being killed.
 

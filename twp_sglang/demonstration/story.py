@@ -125,9 +125,7 @@ class Story:
         Every request asks for the same ``max_tokens``, so the gate's K + r <= H can be
         told from outside. ``idle`` where nobody waits or the policy has no window.
         """
-        if not self.points or self.points[-1].window_tokens is None:
-            return "idle"
-        last = self.points[-1]
-        if not last.queue:
+        last = self.points[-1] if self.points else None
+        if last is None or last.window_tokens is None or not last.queue:
             return "idle"
         return "closed" if last.load_tokens + self.max_tokens > last.window_tokens else "open"
