@@ -1,0 +1,124 @@
+"""The profile: the JSON file that calibrate writes and launch_server reads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from controllers.laws.base import FrozenModel
+from twp_sglang.calibration.decode_fit import DecodeFit
+from twp_sglang.calibration.machine import Machine
+from twp_sglang.calibration.prefill_fit import PrefillFit
+from twp_sglang.calibration.window import NominalWindow
+
+SCHEMA: Literal["twp-profile/1"] = "twp-profile/1"
+
+
+class EngineRecord(FrozenModel):
+    """The server that was measured."""
+
+    model: str
+    sglang_version: str
+    device: str | None
+    attention_backend: str | None
+    dtype: str | None
+    tp_size: int
+    kv_tokens: int | None
+    chunk_tokens: int | None
+    interleaving: str = Field(description="how chunks and decode steps alternate")
+    policy: str | None = Field(description="TWP policy it ran under; None for stock SGLang")
+    emulated: bool = Field(description="the server's own word that step times are not real")
+
+
+class DecodeMeasurement(FrozenModel):
+    """One visit of a batch size."""
+
+    batch: int
+    context_tokens: int = Field(description="prompt tokens of each request")
+    round: int
+    n: int = Field(description="decode steps timed")
+    median_ms: float
+    iqr_ms: float
+    kv_tokens: float = Field(description="median KV tokens held")
+    residual_percent: float | None = Field(description="median against the model")
+    used: bool = Field(description="False for a disturbed visit, which the fit left out")
+
+
+class PrefillMeasurement(FrozenModel):
+    """One prompt length: all its probes."""
+
+    tokens: int
+    chunks: int
+    decoding: int
+    n: int = Field(description="probes")
+    median_ms: float
+    iqr_ms: float
+    residual_percent: float | None
+
+
+class Profile(FrozenModel):
+    """What was measured, where, and what follows.
+
+    ``launch_server --twp-profile`` takes ``l_min_ms``, ``b0``, ``alpha_ms`` and
+    ``h0_tokens``; None leaves its own default in force.
+    """
+
+    schema_version: Literal["twp-profile/1"] = SCHEMA
+    l_min_ms: float | None = Field(description="decode step time at b0")
+    b0: int | None = Field(description="saturation batch")
+    alpha_ms: float | None = Field(description="slope above b0, ms per request")
+    h0_tokens: float | None = Field(description="nominal window, see window.explanation")
+    prefill_ms_per_token: float | None
+    warnings: tuple[str, ...] = Field(description="read these before using the numbers")
+    complete: bool = Field(description="every planned point was measured")
+    decode: DecodeFit | None = Field(description="None where the data cannot carry a fit")
+    prefill: PrefillFit | None
+    window: NominalWindow
+    engine: EngineRecord
+    machine: Machine
+    date: str
+    command: str
+    source: Literal["trace", "stream"] = Field(description="where step times came from")
+    decode_points: tuple[DecodeMeasurement, ...]
+    prefill_points: tuple[PrefillMeasurement, ...]
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write ``profile``, whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(profile.model_dump_json(indent=1) + "\n")
+        # mkstemp makes private files; give this one the usual mode.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a file of :func:`write_profile`.
+
+    Raises:
+        ValueError: it is missing or no such file; the message says why.
+    """
+    try:
+        return Profile.model_validate_json(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "file"
+        raise ValueError(f"{path}: not a profile ({SCHEMA}): {place}: {first['msg']}") from None
