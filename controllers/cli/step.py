@@ -54,15 +54,19 @@ def run(args: argparse.Namespace) -> int:
     point = equilibrium(loop, gated=args.simulation == "requests")
     tail = result.after(args.steps - max(1, args.steps // 5))
     final = float(np.mean(tail.window_tokens))
-    start = float(result.window_tokens[0])
-    outside = np.flatnonzero(np.abs(result.window_tokens - final) > SETTLED * final)
-    settling = int(outside[-1]) + 1 if outside.size else 0
+    settling: int | None = None
+    overshoot: float | None = None
+    if args.simulation == "fluid":  # whole requests keep the window moving for ever
+        overshoot = _overshoot(result, float(result.window_tokens[0]), final)
+        outside = np.flatnonzero(np.abs(result.window_tokens - final) > SETTLED * final)
+        settling = int(outside[-1]) + 1 if outside.size else 0
+        settling = settling if settling < args.steps else None
     data: dict[str, Any] = {
         "simulation": args.simulation,
         "steps": args.steps,
-        "settled": settling < args.steps,
-        "settling_steps": settling if settling < args.steps else None,
-        "overshoot_percent": _overshoot(result, start, final),
+        "settled": settling is not None,
+        "settling_steps": settling,
+        "overshoot_percent": overshoot,
         "final_window_tokens": final,
         "final_batch": float(np.mean(tail.batch)),
         "final_sigma": float(np.mean(tail.sigma)),
@@ -85,14 +89,16 @@ def _overshoot(result: Run, start: float, final: float) -> float:
 
 
 def _text(data: dict[str, Any]) -> str:
-    settled = (
-        "has not settled"
-        if data["settling_steps"] is None
-        else (f"settles within {SETTLED:.0%} after {data['settling_steps']} steps")
-    )
+    verdict = "the window fluctuates with its requests"
+    if data["simulation"] == "fluid":
+        verdict = "the window has not settled"
+        if data["settled"]:
+            verdict = (
+                f"the window settles within {SETTLED:.0%} after {data['settling_steps']} steps"
+            )
+        verdict += f", overshoot {data['overshoot_percent']:.3g} %"
     lines = [
-        f"{data['simulation']} simulation, {data['steps']} steps: the window {settled}, "
-        f"overshoot {data['overshoot_percent']:.3g} %",
+        f"{data['simulation']} simulation, {data['steps']} steps: {verdict}",
         "            last fifth   predicted",
     ]
     for label, key in (("window", "window_tokens"), ("batch", "batch"), ("sigma", "sigma")):
