@@ -57,13 +57,18 @@ def response_refusals(samples: DecodeSamples, selection: Selection) -> list[Refu
     """Whether the step time answers to the batch at all, with a knee or without."""
     smallest, largest = float(samples.batch.min()), float(samples.batch.max())
     if selection.response < DECISIVE:
+        wanted = (
+            f"Record a burst that drives the batch to {2 * largest:.0f} or more, with h0_tokens "
+            "and h_max_tokens at twice their value"
+        )
+        if selection.terms.kv:
+            wanted += "; or, as the step follows KV tokens here, use law predictive"
         return [
             Refusal(
                 code="knee-not-reached",
                 reason=f"the step time does not rise with the batch up to B = {largest:g}: the "
                 "trace never left B <= B0, and alpha cannot be seen",
-                wanted=f"Record a burst that drives the batch to {2 * largest:.0f} or more, with "
-                "h0_tokens and h_max_tokens at twice their value",
+                wanted=wanted,
             )
         ]
     if selection.terms.knee and selection.knee_gain >= DECISIVE:
@@ -75,6 +80,15 @@ def response_refusals(samples: DecodeSamples, selection: Selection) -> list[Refu
                 reason=f"the step time rises along one line from B = {smallest:g} to {largest:g}, "
                 "so the knee B0 and the baseline l_min lie outside what was recorded",
                 wanted="Record light load too (a few requests at a time), down to B = 1 or 2",
+            )
+        ]
+    if selection.straight_gain < DECISIVE:
+        return [
+            Refusal(
+                code="knee-unclear",
+                reason="the step time rises with the batch, but its scatter hides whether along "
+                "one line or beyond a knee",
+                wanted="Record longer, on a quieter machine, or with larger swings of the batch",
             )
         ]
     return []

@@ -70,7 +70,7 @@ def identify(trace: StepTrace, seed: int = 0) -> Identification:
                 code="no-lengths",
                 reason=f"only {len(trace.finished)} requests finished in the trace, "
                 f"{MIN_FINISHED} are needed for the law of output lengths",
-                wanted="Record longer, with the column 'finished', or state lengths=...",
+                wanted="Record longer, with the column 'finished', or state the key lengths",
             )
         )
     else:

@@ -36,6 +36,9 @@ class Selection:
         response: fall of the residual sum of squares, in variances of one independent
             row, from letting the step time depend on the batch at all.
         knee_gain: the further fall from a knee over the best straight line.
+        straight_gain: how much worse than the straight line is any flat stretch with a knee
+            beyond the first fifth of the batches seen; a straight line is believed only if
+            that is decisive too.
     """
 
     terms: Terms
@@ -43,6 +46,7 @@ class Selection:
     tau: float
     response: float
     knee_gain: float
+    straight_gain: float
 
 
 def excited_terms(samples: DecodeSamples) -> Terms:
@@ -103,7 +107,19 @@ def select_terms(samples: DecodeSamples) -> Selection:
         tau=tau,
         response=flat[1] - min(straight[1], bent[1]),
         knee_gain=min(flat[1], straight[1]) - bent[1],
+        straight_gain=_flat_with_knee(full, straight[2]) / unit - straight[1],
     )
+
+
+def _flat_with_knee(full: SegmentedFit, straight: Terms) -> float:
+    """Lowest residual sum of squares of a flat stretch with a knee clear of the smallest batch."""
+    knots = full.design.knots
+    clear = float(knots[0] + 0.2 * np.ptp(knots))
+    candidates = knots[(knots >= clear) & (knots < knots[-1])]
+    if candidates.size == 0:
+        return float("inf")
+    _, rss = full.moments.solve(straight._replace(a=False, knee=True), candidates)
+    return float(rss.min())
 
 
 def _rss(full: SegmentedFit, terms: Terms) -> float | None:

@@ -81,7 +81,7 @@ def report_from_trace(
     """Identify, tune and draw; what the data do not carry is said instead of drawn."""
     goals = goals or TuningGoals()
     found = identify(trace, seed=seed)
-    findings = verdict.of_identification(found.summary)
+    findings = verdict.of_identification(found.summary, lengths_stated="lengths" in stated)
     tables = [_model_table(found)]
     sections: list[Section] = []
     replay, why_not = replay_window(trace)

@@ -26,7 +26,9 @@ class Finding:
     text: str
 
 
-def of_identification(summary: IdentificationSummary) -> list[Finding]:
+def of_identification(
+    summary: IdentificationSummary, *, lengths_stated: bool = False
+) -> list[Finding]:
     """What the trace says of the engine."""
     found = []
     if summary.emulated:
@@ -41,7 +43,11 @@ def of_identification(summary: IdentificationSummary) -> list[Finding]:
                 f"{summary.held_out_error_percent:.1f} % on average.",
             )
         )
-    found += [Finding("bad", f"Not known: {r.sentence()}") for r in summary.refusals]
+    found += [
+        Finding("bad", f"Not known: {r.sentence()}")
+        for r in summary.refusals
+        if not (lengths_stated and r.code == "no-lengths")
+    ]
     found += [Finding("note", note + ".") for note in summary.notes]
     return found
 

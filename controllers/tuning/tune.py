@@ -153,6 +153,12 @@ def _remarks(problem: TuningProblem, configuration: Mapping[str, Any]) -> list[s
             f"H_max = {configuration['h_max_tokens']:.0f} tokens is below the longest output seen "
             f"({longest}): such a request waits for an idle engine or for forced admission"
         )
+    low, high = configuration["h_min_tokens"], configuration["h_max_tokens"]
+    if high < 1.1 * low:
+        notes.append(
+            f"The clamps {low:.0f} .. {high:.0f} tokens all but fix the window: P(B > "
+            f"{problem.batch_max}) allows no more. Record a larger batch, or state batch_max"
+        )
     nominal = problem.uncertainty.latencies[0]
     if nominal.x < 1:
         notes.append(

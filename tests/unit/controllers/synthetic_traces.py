@@ -91,7 +91,7 @@ def request_trace(
         )
         fresh = rng.normal()
         noise = truth.correlation * noise + np.sqrt(1 - truth.correlation**2) * fresh
-        step_ms *= 1 + truth.noise * noise
+        step_ms *= max(1 + truth.noise * noise, 0.2)  # no step is shorter than its kernels
         if rng.random() < truth.outliers:
             step_ms *= rng.uniform(3, 6)
         sigma = filtered / truth.l_min_ms

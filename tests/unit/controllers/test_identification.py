@@ -65,7 +65,7 @@ def test_one_hundred_traces(tmp_path: Path) -> None:
     found = []
     for seed in range(100):
         truth, over = cases[seed % len(cases)]
-        found.append(holds(identified(tmp_path, truth, seed, **over), truth))
+        found.append(holds(identified(tmp_path, truth, seed, steps=2000, **over), truth))
     assert sum(found) >= 90
 
 
@@ -232,3 +232,23 @@ def test_a_trace_without_decode_steps_is_refused_and_not_a_crash(tmp_path: Path)
     records = [r | {"kind": "idle", "duration_ms": None} for r in request_trace(Truth(), steps=50)]
     summary = identify(read_step_trace(write_trace(tmp_path / "t.jsonl", records))).summary
     assert summary.refusals[0].code == "too-short"
+
+
+def test_scatter_that_hides_the_knee_is_refused(tmp_path: Path) -> None:
+    """A third of a step of scatter: a line fits as well as the truth, so neither is claimed."""
+    for seed in range(4):
+        noisy = identified(tmp_path, Truth(noise=0.3, outliers=0.1), seed, steps=1500)
+        if noisy.summary.identifiable:
+            assert holds(noisy, Truth())
+        else:
+            assert noisy.summary.b0 is None
+
+
+def test_an_engine_that_follows_kv_is_told_of_the_predictive_law(tmp_path: Path) -> None:
+    truth = Truth(l_min_ms=8, alpha_ms=0, kappa_ms_per_token=4e-4, b0=64)
+    found = identified(tmp_path, truth, h0_tokens=6000.0, load=1.0, mean_prompt=1500.0)
+    refusal = found.summary.refusals[0]
+    assert refusal.code == "knee-not-reached"
+    assert "law predictive" in refusal.wanted
+    assert found.summary.kappa_ms_per_token is not None
+    assert found.summary.kappa_ms_per_token.lo <= 4e-4 <= found.summary.kappa_ms_per_token.hi
