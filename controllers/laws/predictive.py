@@ -180,7 +180,9 @@ class PredictiveLaw:
         but cannot close the window."""
         if step_ms <= 0 or predicted_ms <= 0:
             return 0.0
-        return min(max(math.log(step_ms / predicted_ms), -self.residual_clip), self.residual_clip)
+        return min(
+            max(math.log(step_ms) - math.log(predicted_ms), -self.residual_clip), self.residual_clip
+        )
 
     def budget_ms(self, state: PredictiveState) -> float:
         """Step time left to decoding once the prompts that must be served have their part."""
