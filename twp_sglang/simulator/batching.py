@@ -53,9 +53,7 @@ class Batcher:
         self.preemptions = 0
         self._lost: list[LiveRequest] = []
         self._mixed = settings.step_kind == "mixed"
-        self._interval = (
-            settings.prefill_decode_interval if settings.step_kind == "interval" else 0
-        )
+        self._interval = settings.prefill_decode_interval if settings.step_kind == "interval" else 0
         self._defer_passes = 0
         self._left_out = 0
 
@@ -96,16 +94,19 @@ class Batcher:
 
     def load_after(self) -> ActiveLoad:
         """K and B once the batch stands."""
-        left_out = self._left_out
-        return ActiveLoad(self.rows.load_tokens - left_out, self.active - left_out)
+        rows, left_out = self.rows, self._left_out
+        active = len(rows.running) + len(self.joining) + (self.chunked is not None)
+        return ActiveLoad(rows.load_tokens - left_out, active - left_out)
 
     # -------------------------------------------------------------------- prefill
 
     def _prefill(self) -> Batch | None:
         settings, rows, driver, pool = self._settings, self.rows, self.driver, self.pool
+        if not driver.waiting and self.chunked is None:
+            return None
         if not rows.running or settings.priority_preemption:
             self.full = False
-        if (self.full or not driver.waiting) and self.chunked is None:
+        if self.full and self.chunked is None:
             return None
         running = len(rows.running)
         if (
@@ -294,9 +295,7 @@ class Batcher:
         )
         share = 1.0 if settings.ignore_eos else self.ratio.current
         missing = (
-            request.owed_tokens
-            + min(request.max_new_tokens, CLIP_TOKENS)
-            - budget.free_tokens
+            request.owed_tokens + min(request.max_new_tokens, CLIP_TOKENS) - budget.free_tokens
         )
         chosen: list[LiveRequest] = []
         for running in line:
@@ -331,9 +330,7 @@ class Batcher:
         request.stay += 1
 
     def _remaining(self, request: LiveRequest) -> int:
-        produced = (
-            self.rows.produced(request) if request in self.rows.running else request.produced
-        )
+        produced = self.rows.produced(request) if request in self.rows.running else request.produced
         return self.driver.lengths.remaining(
             request.spec.input_tokens, request.max_new_tokens, produced
         )

@@ -25,7 +25,11 @@ _VECTOR_FROM_STEPS = 12
 
 _MOST_STEPS = 4096
 
+_WINDOW_MASK = WINDOW_EVERY_PASSES - 1
+assert not WINDOW_EVERY_PASSES & _WINDOW_MASK
+
 _new = tuple.__new__
+"""Builds the named tuples of the inner loop, past their keyword handling."""
 
 
 def run(engine: Engine, until_ms: float) -> None:
@@ -37,18 +41,21 @@ def run(engine: Engine, until_ms: float) -> None:
     if driver.idle_since_launch or driver.last_pass_empty or batcher.deferring:
         return
     before = engine.in_flight
+    limit = rows.quiet_launches()
     if engine.settings.overlap:
         # Only with the pipeline full of decoding does one step look like the next.
         if before is None or before.kind != "decode":
             return
+        # Results lag by a launch, and it is they that end a request.
+        limit += 1
+    if limit < 1:
+        return
     policy = driver.policy
     preempts = engine.settings.priority_preemption
     asks = driver.waiting > 0 and (preempts or not batcher.full)
     if asks and (preempts or not driver.steers):
         return
-    limit = min(rows.quiet_launches(), _MOST_STEPS)
-    if limit < 1:
-        return
+    limit = min(limit, _MOST_STEPS)
     if policy is None or not _looks_at_steps(policy):
         if asks:
             return
@@ -136,15 +143,18 @@ def _steps(engine: Engine, limit: int, until_ms: float, asks: bool) -> None:
     stop = until_ms
     if engine.inbox:
         stop = min(stop, engine.inbox[0].arrival_ms)
-    outbox = driver.outbox
+    driver.deliver()
+    # The sample of the step before, on its way to the policy.
+    fresh: StepSample | None = None
     append_done = engine.decode_done_ms.append
     step_ms = timer.step_ms
     observe = None if policy is None else policy.observe
     end_pass = None if policy is None else policy.end_pass
     taken = 0
     while taken < limit and now < stop:
-        if outbox:
-            driver.deliver()
+        if fresh is not None:
+            observe(fresh)  # type: ignore[misc]  # a sample is made only for an observer
+            fresh = None
         if asks:
             assert policy is not None
             view = PassView(pass_index + 1, load, riding, free, capacity)
@@ -162,10 +172,9 @@ def _steps(engine: Engine, limit: int, until_ms: float, asks: bool) -> None:
         taken += 1
         if end_pass is not None:
             end_pass(free, capacity, _new(ActiveLoad, (load, riding)))
-            if not pass_index % WINDOW_EVERY_PASSES:
+            if not pass_index & _WINDOW_MASK:
                 driver.note_window()
-        done = (gpu_free if gpu_free > now else now) + step_ms(riding, context, 0)
-        gpu_free = done
+        gpu_free = done = (gpu_free if gpu_free > now else now) + step_ms(riding, context, 0)
         append_done(done)
         finished = (pass_index, True, done, riding, capacity - free)
         if overlap:
@@ -176,8 +185,10 @@ def _steps(engine: Engine, limit: int, until_ms: float, asks: bool) -> None:
         load -= shrinking
         if observe is not None:
             duration = finished_ms - last_done if counts and last_done is not None else None
-            outbox.append(_new(StepSample, (step, "decode", duration, batch, 0, kv_tokens)))
+            fresh = _new(StepSample, (step, "decode", duration, batch, 0, kv_tokens))
         last_done = finished_ms
+    if fresh is not None:
+        driver.outbox.append(fresh)
     if not taken:
         return
     rows.launched += taken

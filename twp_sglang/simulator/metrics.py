@@ -48,9 +48,7 @@ class Gaps:
         self._values: list[FloatArray] = []
         self._counts: list[FloatArray] = []
 
-    def add_engine(
-        self, requests: Sequence[LiveRequest], decode_done_ms: FloatArray
-    ) -> None:
+    def add_engine(self, requests: Sequence[LiveRequest], decode_done_ms: FloatArray) -> None:
         """The gaps of all completed requests of one engine."""
         launches = len(decode_done_ms)
         # holders[j]: requests with a token both of launch j-1 and of launch j.
@@ -90,9 +88,7 @@ class Gaps:
         upto = np.cumsum(counts)
         p50, p95, p99 = (_at(values, upto, q / 100.0 * (total - 1)) for q in _PERCENTILES)
         return (
-            Distribution(
-                count=total, mean=mean, p50=p50, p95=p95, p99=p99, max=float(values[-1])
-            ),
+            Distribution(count=total, mean=mean, p50=p50, p95=p95, p99=p99, max=float(values[-1])),
             spread / mean if mean else None,
         )
 

@@ -70,7 +70,8 @@ class PolicyDriver:
         self._next_seq = 0
         # Stock order; the policy keeps its own where it steers.
         self._line: deque[LiveRequest] = deque()
-        self._waiting = 0
+        self.waiting = 0
+        """Requests in the queue."""
         self.queued_tokens = 0
         """Prompt and expected output tokens of the queue."""
         self._priorities: set[int] = set()
@@ -81,11 +82,6 @@ class PolicyDriver:
         self._admissions: list[AdmissionRecord] = []
         self._admitted = 0
         self._forced_now = 0
-
-    @property
-    def waiting(self) -> int:
-        """Requests in the queue."""
-        return self._waiting
 
     # ------------------------------------------------------------------- requests
 
@@ -105,7 +101,7 @@ class PolicyDriver:
         self._next_seq += 1
         request.info = info
         request.status = "waiting"
-        self._waiting += 1
+        self.waiting += 1
         self.queued_tokens += info.prompt_tokens + info.expected_tokens
         self._priorities.add(spec.priority)
         if self.policy is not None:
@@ -128,7 +124,7 @@ class PolicyDriver:
 
     def begin_pass(self) -> None:
         """The engine starts to form its next batch."""
-        if self._waiting or not self.last_pass_empty:
+        if self.waiting or not self.last_pass_empty:
             self.pass_index += 1
         self._decision = None
         self._load = None
@@ -145,9 +141,7 @@ class PolicyDriver:
         if self.policy is not None:
             decision = self._decision = self.policy.decide(view)
             if self.steers:
-                grants = self._grants = {
-                    grant.request.handle: grant for grant in decision.grants
-                }
+                grants = self._grants = {grant.request.handle: grant for grant in decision.grants}
                 return list(grants)
         if len(self._priorities) > 1:
             return sorted(self._line, key=lambda request: -request.spec.priority)
@@ -163,7 +157,7 @@ class PolicyDriver:
         info, load = request.info, self._load
         assert info is not None
         assert load is not None
-        self._waiting -= 1
+        self.waiting -= 1
         self.queued_tokens -= info.prompt_tokens + info.expected_tokens
         self._admitted += 1
         policy = self.policy
@@ -261,9 +255,7 @@ class PolicyDriver:
             )
         if self.sink is not None and step.record is not None:
             rounded = None if duration is None else round(duration, 4)
-            self.sink.put(
-                step.record._replace(duration_ms=rounded, finished=tuple(self.finished))
-            )
+            self.sink.put(step.record._replace(duration_ms=rounded, finished=tuple(self.finished)))
             self.finished.clear()
 
     # --------------------------------------------------------------------- record
@@ -284,7 +276,7 @@ class PolicyDriver:
             batch=batch,
             prefill_tokens=prefill_tokens,
             kv_tokens=kv_tokens,
-            queue=self._waiting,
+            queue=self.waiting,
             load_tokens=0 if load is None else load.load_tokens,
             window_tokens=state.window_tokens,
             sigma=state.sigma,
@@ -299,7 +291,7 @@ class PolicyDriver:
 
     def _closed(self) -> str:
         """Why somebody still waits, in the words of the trace."""
-        if not self._waiting:
+        if not self.waiting:
             return ""
         if self._decision is None or self._grants:
             return "engine"
@@ -309,13 +301,10 @@ class PolicyDriver:
 def _admission(
     info: RequestInfo, grant: Grant | None, load: ActiveLoad, pass_index: int
 ) -> AdmissionRecord:
-    if grant is None:
-        reason = "retracted" if info.retracted else "policy"
-    else:
-        reason = grant.reason
+    by_engine = "retracted" if info.retracted else "policy"
     return AdmissionRecord(
         info.rid,
-        reason,
+        by_engine if grant is None else grant.reason,
         info.prompt_tokens,
         info.expected_tokens,
         load.load_tokens,

@@ -103,9 +103,7 @@ class CacheAware:
         """See :class:`Router`."""
         loads = [engine.unfinished for engine in self._engines]
         low, high = min(loads), max(loads)
-        balanced = not (
-            high - low > self.BALANCE_REQUESTS and high > self.BALANCE_RATIO * low
-        )
+        balanced = not (high - low > self.BALANCE_REQUESTS and high > self.BALANCE_RATIO * low)
         chosen = loads.index(low)
         if balanced:
             matched = [self._matched(seen, request) for seen in self._seen]

@@ -159,8 +159,8 @@ def _result(
     began_s: float,
 ) -> SimulationResult:
     members: list[list[LiveRequest]] = [[] for _ in engines]
-    for request, engine in zip(live, placed, strict=True):
-        members[engine].append(request)
+    for request, chosen in zip(live, placed, strict=True):
+        members[chosen].append(request)
     first_ms = live[0].arrival_ms if live else 0.0
     last_ms = max((engine.gpu_free_ms for engine in engines), default=first_ms)
     latency = summarise_run(

@@ -133,7 +133,8 @@ class Table:
         shape = (len(model.decode_ms), {len(line) for line in model.decode_ms})
         if shape != (len(self._rows), {len(self._contexts)}):
             raise ValueError(
-                f"table: decode_ms must hold {len(self._rows)} lines of {len(self._contexts)} values"
+                f"table: decode_ms must hold {len(self._rows)} lines of "
+                f"{len(self._contexts)} values"
             )
         self._grid = [
             _completed(line, self._contexts, rows)

@@ -39,10 +39,8 @@ def step_source(name: str) -> StepSource:
     path = Path(name)
     if path.name.endswith(_RECORDS):
         return StepSource(name, replay_file(path), None)
-    if path.suffix == ".json" or path.exists():
-        profile = read_profile(path)
-    else:
-        profile = named_profile(name)
+    is_file = path.suffix == ".json" or path.exists()
+    profile = read_profile(path) if is_file else named_profile(name)
     return StepSource(profile.name, build(profile.step), profile)
 
 
@@ -81,9 +79,7 @@ def read_table(which: str) -> TableStep:
         lines = list(csv.DictReader(handle))
     names = sorted({f"{line['model']}/{line['table']}" for line in lines})
     if which not in names:
-        raise ProfileError(
-            f"step model table:{which}: no such table; there are {', '.join(names)}"
-        )
+        raise ProfileError(f"step model table:{which}: no such table; there are {', '.join(names)}")
     found = {
         (int(line["B"]), int(line["ctx"])): float(line["sum_ms"])
         for line in lines

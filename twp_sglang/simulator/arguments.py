@@ -1,0 +1,207 @@
+"""The command line of the simulator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from twp_sglang.config import POLICY_NAMES, TwpConfig
+from twp_sglang.serving.options import OptionsError, build
+from twp_sglang.simulator.replicas import ROUTER_NAMES
+from twp_sglang.simulator.settings import EngineSettings
+from twp_sglang.step_profiles import StepProfile, profile_names
+from twp_sglang.workloads.read import FORMATS
+
+STOCK_CHUNK_TOKENS = 8192
+"""SGLang's own chunk on an 80 GB GPU."""
+
+MIXED_CHUNK_TOKENS = 512
+"""What the launcher sets on an accelerator under a steering policy."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser; ``vars`` of its result are the names used below."""
+    parser = argparse.ArgumentParser(
+        prog="python -m twp_sglang.simulate",
+        description="Serve recorded or generated traffic on a simulated SGLang engine: the "
+        "same policy objects as the server, step times from a model, no GPU.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument_group("traffic").add_argument
+    add("--trace", type=Path, required=True, metavar="FILE", help="the workload; .gz is unpacked")
+    add("--format", choices=FORMATS, required=True, help="what FILE is; spec draws a workload")
+    add(
+        "--time-stretch",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="factor on all times: 2 halves the rate, burstiness stays [1]",
+    )
+    add("--limit", type=_positive, metavar="N", help="only the first N requests [all]")
+    add(
+        "--rate",
+        type=float,
+        metavar="RPS",
+        help="requests per second where the format has no times (gsm8k)",
+    )
+    add(
+        "--max-new-tokens",
+        type=_positive,
+        metavar="N",
+        help="limit that every client declares; unset, each knows its length exactly, as in a "
+        "replay by a load generator",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="of everything drawn [0]")
+
+    add = parser.add_argument_group("policy").add_argument
+    add("--policy", choices=POLICY_NAMES, required=True, help="off is stock SGLang")
+    add("--config", type=Path, metavar="FILE", help="TOML or JSON, as --twp-config of the server")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one configuration field, over the file; may be repeated",
+    )
+
+    add = parser.add_argument_group("engine").add_argument
+    add(
+        "--step-model",
+        required=True,
+        metavar="NAME|FILE",
+        help=f"one of {', '.join(profile_names())}; table:MODEL/TABLE; a JSON file; or a step "
+        "trace (.jsonl) to replay",
+    )
+    add("--kv-tokens", type=_positive, metavar="N", help="size of the KV pool [the profile's]")
+    add("--page-size", type=_positive, default=1, metavar="N", help="tokens per KV page [1]")
+    add(
+        "--step-kind",
+        choices=("prefill-first", "interval", "mixed"),
+        help="[prefill-first under off and observe, else mixed]",
+    )
+    add(
+        "--chunk-tokens",
+        type=int,
+        metavar="N",
+        help="prompt tokens per step, 0 for whole prompts [8192 prefill-first; else the "
+        "configuration's chunk_tokens, the profile's or 512]",
+    )
+    add("--max-running", type=_positive, default=2048, metavar="N", help="rows of a batch [2048]")
+    add("--max-queued", type=int, metavar="N", help="refuse beyond N waiting [none]")
+    add("--no-overlap", action="store_true", help="no overlapped scheduling")
+    add("--ignore-eos", action="store_true", help="reserve whole limits, as for a load generator")
+    add("--preemption", action="store_true", help="higher priority may displace running requests")
+    add("--noise", type=float, default=0.0, metavar="S", help="scatter of log step time [0]")
+    add("--replicas", type=_positive, default=1, metavar="N", help="engines behind a router [1]")
+    add("--router", choices=ROUTER_NAMES, default="round-robin", help="[round-robin]")
+    add(
+        "--load-report-ms",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="age that a load report may have under least-tokens [0]",
+    )
+
+    add = parser.add_argument_group("result").add_argument
+    add("--slo", default="", metavar="LIST", help="objectives for goodput: ttft=2s,itl_p99=50ms")
+    add("--json", type=Path, required=True, metavar="OUT", help="result file")
+    add("--steps", type=Path, metavar="OUT.jsonl", help="step trace, one file per replica")
+    add("--no-progress", action="store_true", help="no progress bar")
+    return parser
+
+
+def configuration(policy: str, file: Path | None, settings: list[str]) -> TwpConfig:
+    """The policy's configuration from file and ``--set``.
+
+    Raises:
+        OptionsError: naming field, value, source and mend.
+    """
+    values: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    if file is not None:
+        values.update(_file(file))
+        given.update(dict.fromkeys(values, f"file {file}"))
+    for item in settings:
+        key, equals, text = item.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise OptionsError(f"--set {item}: write KEY=VALUE, for example gamma=0.1")
+        values[key] = _value(text.strip())
+        given[key] = f"--set {item}"
+    values["policy"] = policy
+    given["policy"] = "--policy"
+    return build(values, given)
+
+
+def engine_settings(
+    arguments: argparse.Namespace, config: TwpConfig, profile: StepProfile | None
+) -> EngineSettings:
+    """The engine as the flags, the configuration and the profile give it.
+
+    Raises:
+        OptionsError: no size of the KV pool.
+        pydantic.ValidationError: a combination that no engine can have.
+    """
+    kv_tokens = arguments.kv_tokens
+    if kv_tokens is None:
+        kv_tokens = profile.kv_tokens if profile is not None else None
+    if kv_tokens is None:
+        raise OptionsError(
+            "--kv-tokens: this step model names no KV pool; give its size in tokens "
+            "(max_total_num_tokens in SGLang's log)"
+        )
+    stock = config.policy in ("off", "observe")
+    kind = arguments.step_kind or ("prefill-first" if stock else "mixed")
+    chunk: int | None = arguments.chunk_tokens
+    if chunk is None:
+        preferred = config.chunk_tokens or (profile.chunk_tokens if profile else None)
+        chunk = STOCK_CHUNK_TOKENS if kind == "prefill-first" else preferred or MIXED_CHUNK_TOKENS
+        chunk = -(-chunk // arguments.page_size) * arguments.page_size
+    return EngineSettings(
+        kv_tokens=kv_tokens,
+        page_size=arguments.page_size,
+        step_kind=kind,
+        chunk_tokens=chunk or None,
+        max_running_requests=arguments.max_running,
+        max_queued_requests=arguments.max_queued,
+        overlap=not arguments.no_overlap,
+        ignore_eos=arguments.ignore_eos,
+        priority_preemption=arguments.preemption,
+    )
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        loaded = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionsError(f"--config {path}: cannot be read ({error})") from None
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise OptionsError(f"--config {path}: is neither TOML nor .json ({error})") from None
+    if not isinstance(loaded, dict):
+        raise OptionsError(f"--config {path}: must hold one table of fields")
+    return loaded
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("none", "unset"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: must be at least 1")
+    return value

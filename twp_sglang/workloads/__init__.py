@@ -1,0 +1,1 @@
+"""Request workloads: readers for published traces, generators, summaries."""
