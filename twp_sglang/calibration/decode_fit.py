@@ -56,8 +56,10 @@ class DecodeFit(FrozenModel):
         description="knee: a change of slope is established; line: rises along one line; flat: "
         "does not rise; unresolved: the data do not decide, see the warnings"
     )
-    b0: int = Field(ge=1, description="saturation batch, the knee rounded down where there is one")
-    l_min_ms: float = Field(gt=0, description="decode step time at b0")
+    b0: int = Field(
+        ge=1, description="saturation batch, the knee to the nearest request where there is one"
+    )
+    l_min_ms: float = Field(gt=0, description="decode step time at the knee, or at b0")
     alpha_ms: float | None = Field(description="slope above b0, ms per request; None if not seen")
     below_ms: float | None = Field(description="slope below b0, ms per request; None if not seen")
     x: float | None = Field(description="alpha b0 / l_min; throughput peaks at b0 only above 1")
@@ -158,8 +160,8 @@ def _read(
         warnings += [item.sentence() for item in refusals]
     if shape == "knee":
         assert model is not None
-        b0 = max(int(model.b0), 1)
-        l_min = _step(model, context, b0)
+        b0 = max(round(model.b0), 1)
+        l_min = _step(model, context, model.b0)
         below = _slope(model, context, model.b0 / 2)
         alpha = _slope(model, context, model.b0 + 1)
         x = alpha * b0 / l_min

@@ -68,7 +68,7 @@ class Profile(FrozenModel):
     """
 
     schema_version: Literal["twp-profile/1"] = SCHEMA
-    l_min_ms: float | None = Field(description="decode step time at b0")
+    l_min_ms: float | None = Field(description="decode step time at the knee, or at b0")
     b0: int | None = Field(description="saturation batch")
     alpha_ms: float | None = Field(description="slope above b0, ms per request")
     h0_tokens: float | None = Field(description="nominal window, see window.explanation")
