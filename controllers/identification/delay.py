@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from controllers.laws.base import FrozenModel
@@ -21,6 +22,7 @@ MAX_DELAY: Final = 8
 """Largest delay searched for, steps: an order above what overlapping schedulers have."""
 
 _MIN_ROWS: Final = 50
+_RUN: Final = 4  # decode steps in a row before a lag counts
 _CLEAR: Final = 0.5  # share of the movement that the durations must explain
 
 
@@ -45,7 +47,7 @@ def estimate_delay(trace: StepTrace) -> DelayEstimate:
     filtered = _from_filter(trace)
     beta = None if filtered is None else filtered.beta
     lag = trace["step"] - trace["sample_step"] - 1
-    lag = lag[np.isfinite(lag) & trace.is_kind("decode", "mixed")]
+    lag = lag[np.isfinite(lag) & _in_full_flow(trace)]
     lag = lag[(lag >= 0) & (lag <= 64)]
     if lag.size >= _MIN_ROWS:
         values, counts = np.unique(lag.astype(np.int64), return_counts=True)
@@ -62,6 +64,22 @@ def estimate_delay(trace: StepTrace) -> DelayEstimate:
         delay = int(trace.header.overlap)
         return DelayEstimate(delay_steps=delay, plausible_steps=(delay,), source="header")
     return DelayEstimate(delay_steps=1, plausible_steps=(0, 1), source="assumed")
+
+
+def _in_full_flow(trace: StepTrace) -> npt.NDArray[np.bool_]:
+    """Steps after a run of decode steps without a gap.
+
+    After an idle stretch or a prefill-only step the newest sample is old because nothing
+    was measured, not because measurements travel slowly.
+    """
+    counted = trace.is_kind("decode", "mixed")
+    flow = counted.copy()
+    for back in range(1, _RUN + 1):
+        before = np.zeros_like(counted)
+        adjacent = trace["step"][back:] - trace["step"][:-back] == back
+        before[back:] = counted[:-back] & adjacent
+        flow &= before
+    return flow
 
 
 def _from_filter(trace: StepTrace) -> DelayEstimate | None:

@@ -252,3 +252,20 @@ def test_an_engine_that_follows_kv_is_told_of_the_predictive_law(tmp_path: Path)
     assert "law predictive" in refusal.wanted
     assert found.summary.kappa_ms_per_token is not None
     assert found.summary.kappa_ms_per_token.lo <= 4e-4 <= found.summary.kappa_ms_per_token.hi
+
+
+def test_idle_gaps_do_not_look_like_delay(tmp_path: Path) -> None:
+    """One step in ten is a pass without a batch: the sample after it is old, not slow."""
+    records = request_trace(Truth(delay_steps=1), steps=3000)
+    last = None
+    for record in records:
+        known = record["sample_step"]
+        record["sample_step"] = known if last is None or known is None else max(known - 5, 0)
+        if record["step"] % 10 == 9:
+            record |= {"kind": "idle", "duration_ms": None, "finished": []}
+            last = record["step"]
+        elif last is not None and record["step"] - last > 2:
+            last, record["sample_step"] = None, known
+    found = identify(read_step_trace(write_trace(tmp_path / "t.jsonl", records)))
+    assert found.summary.delay is not None
+    assert found.summary.delay.plausible_steps == (1,)
