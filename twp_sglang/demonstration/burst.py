@@ -63,6 +63,7 @@ async def play(
             f"{sent.rate_rps:g}/s, then {peak.factor * sent.rate_rps:g}/s for "
             f"{peak.duration_s:.1f} s from {peak.start_s:.1f} s on",
             highlight=False,
+            soft_wrap=True,
         )
         story = Story(
             len(plan),

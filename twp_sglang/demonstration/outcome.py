@@ -34,8 +34,6 @@ def tell(
     for caution in report.summary.cautions:
         console.print(f"[yellow]note:[/yellow] {caution}", highlight=False)
     faults = faults_of(report, settings)
-    if faults and not report.header.interrupted:
-        faults.append(f"the server's log: {settings.out / 'server.log'}")
     made = [("requests, as bench writes them", settings.out / "bench.json")]
     if settings.policy != "off":
         trace = _trace(settings, faults)
@@ -58,7 +56,7 @@ def faults_of(report: RunReport, settings: DemoSettings) -> list[str]:
     summary, header = report.summary, report.header
     faults = []
     missing = summary.planned - summary.completed
-    if missing:
+    if missing and not header.interrupted:
         faults.append(f"{missing} of {summary.planned} requests were not answered")
     if settings.policy == "off" or header.interrupted:
         return faults

@@ -128,7 +128,9 @@ def _facts(story: Story, last: Point) -> Text:
     if gate == "closed":
         text.append("GATE CLOSED: the window is full", "bold red")
     elif gate == "open":
-        text.append("GATE OPEN: next in line goes in", "bold green")
+        text.append(
+            "GATE OPEN: the next goes in when the prompt before it is through", "bold green"
+        )
     else:
         text.append("nobody waits" if not last.queue else f"policy {story.policy}", "green")
     text.append(
