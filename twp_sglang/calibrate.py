@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from twp_sglang.calibration.arguments import PROG, settings_from
-from twp_sglang.calibration.errors import CalibrationError
+from twp_sglang.calibration.errors import EXIT_FAILED, CalibrationError
 from twp_sglang.calibration.run import calibrate
 
 _SECRETS = ("--api-key", "--admin-api-key")
@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CalibrationError as error:
         print(f"calibrate: {error}", file=sys.stderr)
         return error.status
+    except KeyboardInterrupt:  # before the run handles it itself
+        print("calibrate: interrupted before anything was measured", file=sys.stderr)
+        return EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,28 @@ async def test_traffic_that_starts_later_ends_the_run_with_what_is_there(
     profile = read_profile(tmp_path / "p.json")
     assert profile.decode_points
     assert not profile.complete
+
+
+async def test_ctrl_c_writes_what_was_measured(tmp_path: Path) -> None:
+    flags = ("--batches", "1,2,3,4", "--steps", "16", "--rounds", "60", "--prefill", "none")
+    async with serving(EnginePeer(step_ms)) as peer:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "twp_sglang.calibrate", "--url", peer.url, "--out",
+            str(tmp_path / "p.json"), "--no-png", *flags,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        while len(peer.prompts) < 25:
+            await asyncio.sleep(0.05)
+            assert process.returncode is None
+        process.send_signal(signal.SIGINT)
+        _, error = await asyncio.wait_for(process.communicate(), 30.0)
+    assert process.returncode == 1
+    assert b"interrupted; what was measured is in" in error
+    assert b"Traceback" not in error
+    profile = read_profile(tmp_path / "p.json")
+    assert not profile.complete
+    assert len(profile.decode_points) >= 4
+    assert "interrupted: only part of the plan was measured" in profile.warnings
 
 
 def test_no_server_is_one_message_and_status_2(
