@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
-
-from twp_sglang.scheduling.lengths import LengthSource
 
 
 class ActiveLoad(NamedTuple):
@@ -22,14 +19,3 @@ class ActiveLoad(NamedTuple):
     def plus(self, expected_tokens: int) -> ActiveLoad:
         """The load after one more admission."""
         return ActiveLoad(self.load_tokens + expected_tokens, self.batch + 1)
-
-
-def measure(lengths: LengthSource, active: Iterable[tuple[int, int, int]]) -> ActiveLoad:
-    """K and B of ``active``, each (prompt_tokens, max_new_tokens, produced_tokens)."""
-    total = 0
-    count = 0
-    remaining = lengths.remaining
-    for prompt_tokens, max_new_tokens, produced_tokens in active:
-        total += remaining(prompt_tokens, max_new_tokens, produced_tokens)
-        count += 1
-    return ActiveLoad(total, count)
