@@ -35,12 +35,12 @@ class Offering:
         """
         if not chosen and not self._front:
             return
-        before = waiting_queue.copy()
+        before, front = waiting_queue.copy(), self._front
         try:
             self._put_first(waiting_queue, chosen)
         except Exception:
             waiting_queue[:] = before
-            self._front = []
+            self._front = front
             raise
 
     def _put_first(self, waiting_queue: list[Any], chosen: list[Any]) -> None:

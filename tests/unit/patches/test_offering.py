@@ -78,10 +78,13 @@ def test_a_stranger_is_refused_and_nobody_is_lost() -> None:
     order.put_first(queue, [queue[2]])
     with pytest.raises(ValueError, match="does not wait"):
         order.put_first(queue, [queue[0], Req(9)])
-    assert sorted(seqs(queue)) == [0, 1, 2, 3]
+    assert seqs(queue) == [2, 0, 1, 3]
     with pytest.raises(ValueError, match="twice"):
         order.put_first(queue, [queue[1], queue[1]])
-    assert sorted(seqs(queue)) == [0, 1, 2, 3]
+    assert seqs(queue) == [2, 0, 1, 3]
+    # What the failed attempts left is understood by the next one.
+    order.put_first(queue, [])
+    assert seqs(queue) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("seed", range(40))
