@@ -5,9 +5,15 @@ Takes every flag of ``python -m sglang.launch_server``, and ``--twp-*`` beside t
 
 from __future__ import annotations
 
+import os
 import sys
 
 from twp_sglang.serving.launch import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: with its children gone, the interpreter's finalisation can wait for ever
+    # for ZeroMQ sockets whose other end no longer reads.
+    os._exit(code)
