@@ -14,6 +14,7 @@ from controllers.margins import (
 from controllers.models import LatencyModel, LengthLaw, LoopModel, LoopTiming
 from controllers.operating_point import Regime, equilibrium
 from controllers.simulation.fluid import simulate_fluid
+from controllers.simulation.request_level import simulate_requests
 
 
 @st.composite
@@ -135,3 +136,35 @@ def test_a_stable_paper_loop_stays_at_its_equilibrium(loop):
     assume(margins(loop).stable)
     np.testing.assert_allclose(run.window_tokens, point.window_tokens, rtol=1e-6)
     np.testing.assert_allclose(run.batch, point.batch, rtol=1e-6)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    lengths=st.sampled_from(
+        ["const:30", "uniform:1:40", "uniform:20:60", "geometric:20", "mix:5@0.4,20@0.4,60@0.2"]
+    ),
+    batch=st.floats(25.0, 60.0),
+    b0=st.floats(1.0, 8.0),
+    x=st.floats(0.1, 2.0),
+    gamma=st.floats(0.02, 0.3),
+    delay=st.integers(0, 2),
+    seed=st.integers(0, 1000),
+)
+def test_equilibrium_within_three_percent_of_requests(lengths, batch, b0, x, gamma, delay, seed):
+    """Many requests, well above the knee, enough margin: where the theory holds."""
+    latency = LatencyModel(l_min_ms=30.0, b0=b0, alpha_ms=x * 30.0 / b0)
+    law = LengthLaw.parse(lengths)
+    sigma = latency.step_ms(batch) / 30.0
+    h0 = (batch + 1) * law.residual_mean * sigma / 2
+    loop = LoopModel(
+        latency=latency,
+        lengths=law,
+        timing=LoopTiming(delay_steps=delay),
+        law_params={"h0_tokens": h0, "h_min_tokens": 1.0, "gamma": gamma},
+        beta=0.5,
+    )
+    assume(margins(loop).disk_margin_alpha > 0.5)
+    point = equilibrium(loop, gated=True)
+    assert abs(point.batch / batch - 1) < 0.1
+    run = simulate_requests(loop, 12_000, seed=seed).after(1000)
+    assert abs(run.batch.mean() / point.batch - 1) < 0.03

@@ -62,6 +62,34 @@ def test_the_certificate_says_yes_and_no():
     assert idle.certified
 
 
+@pytest.mark.parametrize("spec", LENGTH_SPECS[:4])
+def test_certificate_bears_every_straight_line_in_its_sectors(spec):
+    """Two lines of slopes k1, k2 inside the sectors make a linear loop of gain k1 k2: where
+    that can exceed the critical gain, nothing may be certified."""
+    certified, refused = [], []
+    for gamma in (0.02, 0.1, 0.3, 0.6, 1.0):
+        for alpha in (2.0, 8.0, 30.0):
+            loop = make_loop(spec, gamma=gamma, beta=0.5, alpha_ms=alpha, delay_steps=2, **WIDE)
+            certificate = circle_certificate(loop)
+            steepest = certificate.batch_slopes[1] * equilibrium(loop).sigma
+            share = steepest / margins(loop).critical_loop_gain
+            (certified if certificate.certified else refused).append(share)
+            if certificate.certified:
+                assert certificate.inverse_slopes == (0.0, equilibrium(loop).sigma)
+    assert max(certified) < 1.0
+    assert max(refused) > 1.0
+    # And it is not vacuous: a good part of what lines allow is certified.
+    assert max(certified) > 0.2
+
+
+def test_certificate_bears_gains_above_one():
+    """Negative feedback: with the sign of the loop wrong, this would be refused."""
+    loop = make_loop("uniform:1:99", gamma=0.03, alpha_ms=10.0, delay_steps=1, **WIDE)
+    certificate = circle_certificate(loop)
+    assert certificate.batch_slopes[1] * certificate.inverse_slopes[1] > 2
+    assert certificate.certified
+
+
 def test_certificate_is_worked_out_for_the_paper_law_without_kv():
     with pytest.raises(ValueError, match="'paper'"):
         circle_certificate(make_loop(law="regulated"))

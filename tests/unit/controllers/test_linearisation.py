@@ -96,6 +96,27 @@ def test_python_control_finds_the_same_poles():
     np.testing.assert_allclose(np.sort(np.abs(closed.poles())), ours, rtol=1e-6, atol=1e-6)
 
 
+def test_python_control_linearises_the_whole_loop_to_the_same():
+    """The loop written again as a nonlinear system: its rest and its numeric Jacobian."""
+    gamma, beta, h0, c, b0, alpha = 0.4, 0.3, 15.0, 43.0, 8.0, 4.3
+    loop = make_loop("const:1", gamma=gamma, beta=beta, h0_tokens=h0, h_min_tokens=1.0)
+    point = equilibrium(loop)
+
+    def update(t, x, u, params):
+        filtered, window = x
+        filtered = filtered + beta * (c + alpha * max(window - b0, 0.0) - filtered)
+        target = 2 * h0 / max(0.5, filtered / c)
+        return [filtered, window + gamma * (target - window)]
+
+    system = control.nlsys(update, None, states=2, inputs=0, outputs=2, dt=1)
+    found = control.find_operating_point(system, [50.0, 20.0])
+    rest = found.states
+    np.testing.assert_allclose(rest, [point.step_ms, point.window_tokens], rtol=1e-6)
+    numeric = np.sort_complex(np.linalg.eigvals(control.linearize(system, rest).A))
+    ours = np.sort_complex(linearise(loop).poles())
+    np.testing.assert_allclose(ours, numeric, rtol=1e-4)
+
+
 def test_switching_laws_have_no_linearisation():
     for law in ("vegas", "aimd"):
         with pytest.raises(ValueError, match=f"law = '{law}'.*step"):
