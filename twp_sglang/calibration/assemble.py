@@ -56,6 +56,11 @@ def assemble(
     if prefill is None and settings.prefill != ():
         warnings.append("prefill cost unknown: fewer than two prompt lengths were measured")
     window = nominal_window(None if decode is None else decode.b0, settings)
+    if prefill is not None and prefill.hi > 2.0 * prefill.lo:
+        warnings.append(
+            f"prefill cost known only to lie in {prefill.lo:.3g} .. {prefill.hi:.3g} ms per token: "
+            "the probes scatter; a quieter machine, more --rounds or longer --prefill would tell"
+        )
     used = [id(point) for point in undisturbed(findings.points)]
     return Profile(
         l_min_ms=None if decode is None else decode.l_min_ms,

@@ -7,10 +7,8 @@ paper's three numbers, and what stands in for a knee that was not seen.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
@@ -19,13 +17,6 @@ from pydantic import Field
 from controllers.identification import Estimate, Identification, identify
 from controllers.laws.base import FrozenModel
 from controllers.models import LatencyModel
-from controllers.step_trace import Header
-from controllers.trace_reader import (
-    KINDS,
-    OPTIONAL_COLUMNS,
-    REQUIRED_COLUMNS,
-    StepTrace,
-)
 from twp_sglang.calibration.samples import (
     DISTURBED,
     DecodePoint,
@@ -34,6 +25,7 @@ from twp_sglang.calibration.samples import (
     undisturbed,
 )
 from twp_sglang.calibration.settings import MIN_BATCH_SIZES
+from twp_sglang.calibration.sweep_trace import as_trace, context_tokens
 
 Shape = Literal["knee", "line", "flat", "unresolved"]
 
@@ -97,7 +89,7 @@ def fit_decode(points: Sequence[DecodePoint], min_scaling: float, seed: int = 0)
             f"batch sizes measured: {seen}; a knee cannot be seen in fewer than {MIN_BATCH_SIZES}"
         )
     given, points = points, undisturbed(points)
-    result = identify(_as_trace(points), seed)
+    result = identify(as_trace(points), seed)
     if result.fit is None:
         raise FitRefused(" ".join(_refusals(result)))
     warnings: list[str] = []
@@ -109,7 +101,7 @@ def fit_decode(points: Sequence[DecodePoint], min_scaling: float, seed: int = 0)
         )
     rest = [point for point in points if point.batch > 1]
     if len(sizes) > MIN_BATCH_SIZES and sizes[0] == 1:
-        without = identify(_as_trace(rest), seed)
+        without = identify(as_trace(rest), seed)
         alone = median(np.concatenate([p.steps.step_ms for p in points if p.batch == 1]))
         jump = _jump(without, points, alone)
         if jump is not None and jump > _ALONE_FASTER:
@@ -126,7 +118,7 @@ def _jump(without: Identification, points: Sequence[DecodePoint], alone: float) 
     """By which share batch 1 lies below what the fit without it predicts."""
     if without.fit is None:
         return None
-    predicted = _curve(_model(without), _context(points), np.array([1.0]))[0]
+    predicted = _curve(_model(without), context_tokens(points), np.array([1.0]))[0]
     return float(1.0 - alone / predicted)
 
 
@@ -138,7 +130,7 @@ def _read(
 ) -> DecodeFit:
     summary = result.summary
     refusals = [item for item in summary.refusals if item.code != _NO_LENGTHS]
-    context = _context(points)
+    context = context_tokens(points)
     at = medians(points)
     straight = result.fit is not None and not result.fit.terms.knee
     largest = max(at)
@@ -174,6 +166,8 @@ def _read(
         l_min = at[b0] if model is None else _step(model, context, b0)
         if shape == "line":
             assert model is not None
+            b0, reason = _by_scaling({b: _step(model, context, b) for b in at}, min_scaling)
+            l_min = _step(model, context, b0)
             alpha = below = _slope(model, context, largest)
             x = alpha * b0 / l_min
         what = {
@@ -201,24 +195,28 @@ def _read(
     )
 
 
-def _by_scaling(at: dict[int, float], min_scaling: float) -> tuple[int, str]:
-    """Largest batch up to which growing it pays, from the medians alone, and that in words.
+def _by_scaling(step_ms: dict[int, float], min_scaling: float) -> tuple[int, str]:
+    """Largest batch up to which growing it pays, and that in words.
 
-    Between neighbouring sizes, the rise of log tokens/s over the rise of log batch: 1 where
-    the step time is flat, 0 where throughput stands still.
+    From one size to twice it, the rise of log tokens/s over the rise of log batch: 1 where
+    the step time is flat, 0 where throughput stands still. A whole octave, because between
+    neighbours the scatter of two medians would decide.
     """
-    sizes = list(at)
-    for small, large in itertools.pairwise(sizes):
-        gain = 1.0 - math.log(at[large] / at[small]) / math.log(large / small)
-        if gain < min_scaling and small > 1:
+    sizes = list(step_ms)
+    for small in sizes:
+        large = next((size for size in sizes if size >= 2 * small), None)
+        if small == 1 or large is None:
+            continue
+        gain = 1.0 - math.log(step_ms[large] / step_ms[small]) / math.log(large / small)
+        if gain < min_scaling:
             return small, (
                 f"b0 = {small} is where the gain ends: from there to {large}, 1 % more requests "
                 f"bring {max(gain, 0):.2f} % more tokens/s, less than --min-scaling "
                 f"{min_scaling:g}"
             )
     return sizes[-1], (
-        f"throughput rises with the batch everywhere measured, so b0 = {sizes[-1]} is the largest "
-        "measured and a lower bound; measure larger batches with --max-batch to find more"
+        f"more requests bring more tokens/s everywhere measured, so b0 = {sizes[-1]} is the "
+        "largest measured and a lower bound; measure larger batches with --max-batch to find more"
     )
 
 
@@ -248,10 +246,6 @@ def _slope(model: LatencyModel, context: float, batch: float) -> float:
     return model.slope_ms(batch) + model.kappa_ms_per_token * context
 
 
-def _context(points: Sequence[DecodePoint]) -> float:
-    return median(np.concatenate([p.steps.kv_tokens / p.batch for p in points]))
-
-
 def _worst(model: LatencyModel, context: float, at: dict[int, float], warnings: list[str]) -> float:
     fitted = {batch for batch in at if batch > 1 or not any("batch 1 was" in w for w in warnings)}
     return max(abs(100.0 * (at[b] / _step(model, context, b) - 1.0)) for b in fitted)
@@ -265,38 +259,3 @@ def _intervals(result: Identification) -> dict[str, Estimate]:
 
 def _refusals(result: Identification) -> list[str]:
     return [item.sentence() for item in result.summary.refusals if item.code != _NO_LENGTHS]
-
-
-def _as_trace(points: Sequence[DecodePoint]) -> StepTrace:
-    """The measured steps in their order, as the trace that identification reads.
-
-    With one context the KV cache grows with the batch alone, but for the few tokens made
-    within a visit: too few to tell what a KV token costs, enough to mistake the drift of a
-    visit for it. So it is then given as proportional to the batch.
-    """
-    varied = len({point.context_tokens for point in points}) > 1
-    context = _context(points)
-    steps = [point.steps for point in points]
-    count = sum(s.step_ms.size for s in steps)
-    empty = np.full(count, np.nan)
-    columns = {name: empty for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS) if name != "kind"}
-    columns |= {
-        "step": np.arange(count, dtype=np.float64),
-        "duration_ms": np.concatenate([s.step_ms for s in steps] or [empty]),
-        "batch": np.concatenate([np.full(p.steps.step_ms.size, float(p.batch)) for p in points]),
-        "kv_tokens": np.concatenate(
-            [
-                p.steps.kv_tokens if varied else np.full(p.steps.step_ms.size, p.batch * context)
-                for p in points
-            ]
-        ),
-        "prefill_tokens": np.zeros(count),
-    }
-    return StepTrace(
-        path=Path("calibration"),
-        header=Header(),
-        kind=np.full(count, KINDS.index("decode"), dtype=np.int8),
-        columns=columns,
-        finished=np.empty((0, 2), dtype=np.int64),
-        finished_row=np.empty(0, dtype=np.int64),
-    )

@@ -19,6 +19,8 @@ _KV_SHARE = 0.9
 _DECODING_BESIDE_PREFILL = 4
 """Requests that decode while a prompt is prefilled: few, so that their steps are short
 against its chunks, more than one, so that one late token does not decide."""
+_PROBES_PER_ROUND = 2
+"""A probe is one difference of times, where a held batch gives the median of many steps."""
 _CHUNKS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _UNCHUNKED = (64, 128, 256, 512, 1024)
 
@@ -162,4 +164,5 @@ def _prefill(settings: CalibrationSettings, server: Server, notes: list[str]) ->
                     f"--prefill {tokens}: at most {limit:.0f} prompt tokens fit beside {decoding} "
                     "decoding requests on this server"
                 )
-    return [PrefillTask(n, decoding, context) for n in kept]
+    tasks: list[Task] = [PrefillTask(n, decoding, context) for n in kept]
+    return tasks * _PROBES_PER_ROUND

@@ -19,6 +19,7 @@ from twp_sglang.calibration.samples import FloatArray, PrefillProbe
 
 _RESAMPLES: Final = 200
 _MIN_LENGTHS: Final = 2
+_NOTHING: Final = 1e-6
 
 
 class PrefillFit(FrozenModel):
@@ -70,4 +71,6 @@ def _solve(chunks: FloatArray, tokens: FloatArray, times: FloatArray) -> tuple[f
         loss="soft_l1",
         f_scale=0.1,
     ).x
+    # The solver stops a hair inside its bounds.
+    solved[solved < _NOTHING * solved.max()] = 0.0
     return float(solved[0] / scale[0]), float(solved[1] / scale[1])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from twp_sglang.benchmarking.server_probe import flush_cache
 from twp_sglang.calibration.errors import CalibrationError
-from twp_sglang.calibration.load import Client, Held, check
+from twp_sglang.calibration.load import Client, Held, Timed, check
 from twp_sglang.calibration.plan import DecodeTask, Plan, PrefillTask, Task, longest_output
 from twp_sglang.calibration.progress import SweepProgress
 from twp_sglang.calibration.samples import (
@@ -154,18 +154,28 @@ class Sweep:
         return DecodeSteps(steps.step_ms[:wanted], steps.kv_tokens[:wanted], steps.ramp_steps)
 
     async def _prefill(self, task: PrefillTask) -> PrefillProbe | None:
-        client, settings = self._client, self._settings
-        chunk = client.server.chunk_tokens
+        settings, chunk = self._settings, self._client.server.chunk_tokens
         chunks = math.ceil(task.tokens / chunk) if chunk else 1
         output = self._output_tokens(task.decoding, task.context_tokens) + settings.steps + chunks
-        before = settings.settle_steps + settings.steps // 2
-        await self._quiet()
-        self._source.mark()
-        held = Held(client, task.decoding, task.context_tokens, output)
+        for _ in range(_TRIES):
+            await self._quiet()
+            self._source.mark()
+            done, timed = await self._probe(task, output)
+            found = await self._source.prefill(done, timed, chunk, settings.settle_steps)
+            if found is not None:
+                return found
+            # The decoding ones had finished before the prompt came through.
+            output += 2 * settings.steps
+        return None
+
+    async def _probe(self, task: PrefillTask, output: int) -> tuple[list[Timed], Timed]:
+        """Send the prompt once the decoding requests have settled and been timed a while."""
+        before = self._settings.settle_steps + self._settings.steps // 2
+        held = Held(self._client, task.decoding, task.context_tokens, output)
         probe = None
         try:
             await held.steps_together(before)
-            probe = client.start(task.tokens, 1)
+            probe = self._client.start(task.tokens, 1)
             timed = await probe
             done = await held.finish()
             check([timed.record])
@@ -173,7 +183,7 @@ class Sweep:
             held.cancel()
             if probe is not None:
                 probe.cancel()
-        return await self._source.prefill(done, timed, chunk, settings.settle_steps)
+        return done, timed
 
     def _output_tokens(self, batch: int, context: int) -> int:
         if self._ramp_per_request is None:
