@@ -7,6 +7,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
+
+EXIT_BAD_INPUT = 2
 
 COMMANDS = {
     "equilibrium": "where the loop comes to rest",
@@ -19,10 +22,18 @@ COMMANDS = {
 }
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Reports bad arguments in one line instead of usage and line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print ``message`` and exit with 2."""
+        self.exit(EXIT_BAD_INPUT, f"error: {message} (see {self.prog} --help)\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 on success, 2 on bad input with one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="python -m controllers",
         description="The token window as a feedback loop: analysed, identified and tuned.",
     )
@@ -38,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sub.add_parser(name, help=summary)
     args = parser.parse_args(arguments)
     assert module is not None, "argparse refuses what COMMANDS does not list"
-    from controllers.cli.common import EXIT_BAD_INPUT, CommandError
+    from controllers.cli.common import CommandError
 
     try:
         code: int = module.run(args)

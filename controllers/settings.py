@@ -134,6 +134,8 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f": did you mean {close[0]}?" if close else f": use one of {', '.join(known)}"
             raise SettingsError(f"{key} = {values[key]!r}: unknown key{hint}")
+        if isinstance(values[key], bool):  # would pass as 0 or 1
+            raise SettingsError(f"{key} = {values[key]}: no key is true or false: give its value")
     try:
         settings = Settings.model_validate(dict(values))
     except ValidationError as error:

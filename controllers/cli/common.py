@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 from controllers.models import LoopModel
 from controllers.settings import Settings, SettingsError, jsonable, load_settings
 
-EXIT_BAD_INPUT = 2
-
 
 class CommandError(Exception):
     """Bad input: the dispatcher prints the message and exits with 2."""

@@ -153,6 +153,7 @@ def test_config_file_under_assignments(capsys, tmp_path, suffix):
         ("delay_steps=1.5", ["delay_steps", "1.5"]),
         ("gamma", ["gamma", "key=value"]),
         ("sigma_ref=0.9", ["sigma_ref", "0.9", "greater than 1"]),
+        ("beta=true", ["beta", "True"]),
         ("k=2", ["k", "2", "less than or equal to 1"]),
     ],
 )
@@ -198,6 +199,18 @@ def test_bad_files(capsys, tmp_path):
 def test_other_bad_input(capsys, argv):
     assert main(argv) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["foo"], ["margins", "--sett", "x"], ["step", "--steps", "many"], ["margins", "x"]]
+)
+def test_bad_arguments_are_one_line_too(capsys, argv):
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
 
 
 def test_keys_that_the_law_does_not_use_are_said(capsys):
