@@ -45,7 +45,7 @@ def test_observe_leaves_stock_decisions_and_the_audit_finds_violations(
     steps = [Step.model_validate_json(line) for line in trace.read_text().splitlines()[1:]]
     assert max(step.batch for step in steps) > 30, "stock admits without a window"
     assert any(step.would_admit == 0 for step in steps), "twp would have closed the gate"
-    report = audit.audit(trace)
+    report, _ = audit.audit(trace)
     assert len(report.violations) > 20
 
 
