@@ -95,6 +95,7 @@ class Runtime:
         self._grants: dict[int, Grant] = {}
         self._decision: Decision | None = None
         self._load: ActiveLoad | None = None
+        self._free_tokens = 0
         self._admissions: list[AdmissionRecord] = []
         self._forced = 0
         # Between passes.
@@ -205,6 +206,7 @@ class Runtime:
         view = self._view(running_batch)
         self._decision = decision = self.policy.decide(view)
         self._load = ActiveLoad(view.load_tokens, view.batch)
+        self._free_tokens = view.kv_free_tokens
         return decision
 
     def _view(self, running_batch: Any) -> PassView:
@@ -252,11 +254,12 @@ class Runtime:
                 info.prompt_tokens,
                 info.expected_tokens,
                 load.load_tokens,
-                None,
-                None,
+                (self._free_tokens - info.prompt_tokens) / max(1, self._capacity),
+                self.policy.kv_threshold,
                 self.pass_index - info.arrival_pass,
             )
         self._admissions.append(record)
+        self._free_tokens -= info.prompt_tokens
         self._load = load.plus(info.expected_tokens)
 
     def end_pass(self, plan: Any) -> None:

@@ -81,6 +81,12 @@ class Policy(ABC):
         """The pass is over; memory as it stands once the batch is formed, and the load
         where the caller has it."""
 
+    @property
+    def kv_threshold(self) -> float | None:
+        """Share of the KV cache that an admission must leave free; None where the policy
+        asks for none."""
+        return None
+
     def signals(self) -> Signals:
         """Window and latency now, for the trace; None where the policy has none."""
         return Signals(None, None, None)

@@ -94,6 +94,11 @@ class Twp(Policy):
         if load is not None:
             self._load = load
 
+    @property
+    def kv_threshold(self) -> float | None:
+        """delta_kv now in force."""
+        return self.headroom.threshold
+
     def signals(self) -> Signals:
         """Window, slowdown and filtered latency."""
         return Signals(self.window.tokens, self.monitor.sigma, self.monitor.itl_ms)
