@@ -65,9 +65,13 @@ def _serve_stock(argv: list[str]) -> int:
 def _serve(asked: options.Options) -> int:
     from patches.process import Payload, entry_for
     from patches.sglang_0_5.versions import judge
-    from patches.sources import InstalledSource
+    from patches.sources import InstalledSource, SourceError
 
-    verdict = judge(InstalledSource())
+    try:
+        verdict = judge(InstalledSource())
+    except SourceError as error:
+        print(f"twp: {error}", file=sys.stderr)
+        return EXIT_USAGE
     if not verdict.ok:
         print(
             f"twp: sglang {verdict.version} does not fit TWP's hooks (python -m patches check): "
