@@ -109,7 +109,7 @@ def test_requests_and_memory_are_conserved(
     capacity = engine.kv_tokens // engine.page_size * engine.page_size
     assert all(0 <= record.kv_tokens <= capacity for record in watcher.records)
     assert all(record.load_tokens >= 0 for record in watcher.records)
-    counts = {status: 0 for status in ("completed", "refused", "failed")}
+    counts = dict.fromkeys(("completed", "refused", "failed"), 0)
     for request in run.requests:
         counts[request.status] += 1  # KeyError: somebody was forgotten
         made = len(token_times(request, run.decode_done_ms()).token_ms)

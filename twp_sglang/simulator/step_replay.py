@@ -1,13 +1,15 @@
 """Step times replayed from a recorded step trace.
 
-Step i of the run takes as long as step i of the record while the two do the same kind of
-work; where they do not, or the record has no time for that step (idle gaps, drains) or has
-ended, the time comes from an affine model fitted to the whole record. ``off_record`` counts
-these steps: many of them mean that the run is another one than was recorded.
+The i-th decode step of the run takes as long as the i-th decode step of the record, and so
+for prefill and for mixed steps: a run that drifts by a step against the record stays
+comparable. Where the record has no time for a step (idle gaps, drains) or has ended, the
+time comes from an affine model fitted to the whole record. ``off_record`` counts these
+steps: many of them mean that the run is another one than was recorded.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -32,23 +34,20 @@ class Replay:
         """
         self.model = fit_affine(trace)
         self._affine = Affine(self.model)
-        self._durations = trace["duration_ms"].tolist()
-        self._rows = trace["batch"].tolist()
-        self._prefill = trace["prefill_tokens"].tolist()
-        self._next = 0
+        rides, prompts = trace["batch"] > 0, trace["prefill_tokens"] > 0
+        durations = trace["duration_ms"]
+        self._ahead = {
+            (ride, prompt): iter(durations[(rides == ride) & (prompts == prompt)].tolist())
+            for ride in (False, True)
+            for prompt in (False, True)
+        }
         self.off_record = 0
 
     def step_ms(self, rows: int, kv_tokens: int, prefill_tokens: int) -> float:
         """See :class:`~twp_sglang.simulator.step_models.StepModel`."""
-        index = self._next
-        self._next += 1
-        if index < len(self._durations):
-            duration: float = self._durations[index]
-            same = (self._rows[index] > 0) == (rows > 0) and (self._prefill[index] > 0) == (
-                prefill_tokens > 0
-            )
-            if same and duration == duration:
-                return duration
+        duration: float = next(self._ahead[rows > 0, prefill_tokens > 0], math.nan)
+        if not math.isnan(duration):
+            return duration
         self.off_record += 1
         return self._affine.step_ms(rows, kv_tokens, prefill_tokens)
 
