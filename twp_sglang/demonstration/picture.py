@@ -84,7 +84,8 @@ def figure_of(
     for axis in (tokens, latency, queue):
         axis.grid(alpha=0.25)
         axis.set_axisbelow(True)
-        axis.set_ylim(bottom=0)
+        # A fifth of room above the curves, for the legend.
+        axis.set_ylim(0, 1.2 * axis.dataLim.ymax if axis.dataLim.ymax > 0 else 1.0)
         axis.margins(x=0.01)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(loc="upper right", fontsize=9, framealpha=0.9, ncols=3)
@@ -109,8 +110,6 @@ def _tokens(axis: Axes, trace: StepTrace, time_s: FloatArray, shown: np.ndarray)
                 label="forced admission",
             )  # fmt: skip
     axis.set(title="Window and load", ylabel="tokens")
-    # Room above the curves for the legend.
-    axis.set_ylim(0, 1.25 * max(np.nanmax([*window, *load], initial=1.0), 1.0))
 
 
 def _latency(
