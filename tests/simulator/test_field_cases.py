@@ -24,7 +24,6 @@ from twp_sglang.simulator.step_models import FloatArray, StepModel, StepTimer
 from twp_sglang.simulator.step_sources import step_source
 from twp_sglang.workloads.request import PrefixBlock, Request
 
-
 A100 = "a100-llama31-8b"
 
 
