@@ -28,6 +28,10 @@ MOST_REQUESTS = 5_000_000
 """A generator asked for more has a slip in its rate or duration."""
 
 
+_BLOCK = 1024
+"""Lengths drawn at a time."""
+
+
 def _lengths(text: str) -> str:
     parse_lengths(text)
     return text
@@ -149,21 +153,30 @@ def _draw(
 ) -> list[Request]:
     times = _arrivals(stream.arrivals, duration_s, np.random.default_rng([*seed, 0]))
     count = len(times)
-    inputs = parse_lengths(stream.input_tokens).sample(count, np.random.default_rng([*seed, 1]))
-    outputs = parse_lengths(stream.output_tokens).sample(count, np.random.default_rng([*seed, 2]))
+    inputs = _sample(stream.input_tokens, count, np.random.default_rng([*seed, 1]))
+    outputs = _sample(stream.output_tokens, count, np.random.default_rng([*seed, 2]))
     key = f"{stream.client}/{stream.input_tokens}"
     shared = stream.shared_prefix_tokens
     return [
         Request(
             start_s + float(t),
-            int(given),
-            int(made),
+            given,
+            made,
             client=stream.client,
             priority=stream.priority,
             prefix=(PrefixBlock(key, shared),) if 0 < shared <= given else (),
         )
         for t, given, made in zip(times, inputs, outputs, strict=True)
     ]
+
+
+def _sample(text: str, count: int, rng: np.random.Generator) -> list[int]:
+    """``count`` lengths, the first of them the same for every ``count``."""
+    law = parse_lengths(text)
+    lengths: list[int] = []
+    while len(lengths) < count:
+        lengths += law.sample(_BLOCK, rng).tolist()
+    return lengths[:count]
 
 
 def _arrivals(law: Arrivals, duration_s: float, rng: np.random.Generator) -> Times:

@@ -1,0 +1,162 @@
+"""``python -m twp_sglang.simulate``: flags, files, errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controllers.trace_reader import read_step_trace
+from twp_sglang.config import POLICY_NAMES
+from twp_sglang.simulator.command import main
+
+PROMISED = {
+    *("requests", "completed", "output_tokens_per_s", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"),
+    *("itl_cv", "decode_gap_ms", "goodput_rps", "goodput_fraction", "retractions", "forced"),
+    *("window_tokens", "wall_s"),
+}
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "t.csv"
+    rows = [f"{0.05 * i:.3f},{40 + i % 90},{5 + i % 30}" for i in range(120)]
+    path.write_text("t_s,input_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def run(trace: Path, out: Path, *more: str, policy: str = "twp") -> int:
+    traffic = ["--trace", str(trace), "--format", "csv", "--policy", policy]
+    return main([*traffic, "--step-model", "paper-v100", "--json", str(out), *more])
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_every_policy_runs_and_reports_what_was_promised(
+    trace: Path, tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.json"
+    assert run(trace, out, "--slo", "ttft=2s,itl_p99=100ms", policy=policy) == 0
+    result: dict[str, Any] = json.loads(out.read_text())
+    assert set(result) >= PROMISED
+    for group in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "decode_gap_ms"):
+        assert {"p50", "p95", "p99", "max"} <= set(result[group])
+    assert result["requests"] == result["completed"] == 120
+    assert result["simulated"] is True
+    assert 0 <= result["goodput_fraction"] <= 1
+    shown = capsys.readouterr()
+    assert "simulated" in shown.out
+    assert "120 requests" in " ".join(shown.err.split())
+
+
+def test_equal_commands_write_equal_bytes(trace: Path, tmp_path: Path) -> None:
+    results = []
+    for name in ("a", "b"):
+        out, steps = tmp_path / f"{name}.json", tmp_path / f"{name}.jsonl"
+        assert run(trace, out, "--steps", str(steps), "--noise", "0.1", "--seed", "3") == 0
+        result = json.loads(out.read_text())
+        del result["wall_s"]
+        results.append((json.dumps(result), steps.read_bytes()))
+    assert results[0] == results[1]
+
+
+def test_steps_are_read_by_the_controllers(trace: Path, tmp_path: Path) -> None:
+    steps = tmp_path / "s.jsonl"
+    assert run(trace, tmp_path / "o.json", "--steps", str(steps)) == 0
+    read = read_step_trace(steps)
+    assert read.header.emulated
+    assert len(read) == json.loads((tmp_path / "o.json").read_text())["steps"]
+    assert len(read.finished) == 120
+
+
+def test_each_replica_writes_its_own_steps(trace: Path, tmp_path: Path) -> None:
+    steps = tmp_path / "s.jsonl"
+    assert run(trace, tmp_path / "o.json", "--steps", str(steps), "--replicas", "2") == 0
+    assert sum(len(read_step_trace(tmp_path / f"s-{i}.jsonl").finished) for i in range(2)) == 120
+
+
+def test_a_recorded_trace_can_be_the_step_model(trace: Path, tmp_path: Path) -> None:
+    steps, out = tmp_path / "s.jsonl", tmp_path / "o.json"
+    assert run(trace, out, "--steps", str(steps)) == 0
+    replayed = [
+        *("--trace", str(trace), "--format", "csv", "--policy", "twp", "--json", str(out)),
+        *("--step-model", str(steps), "--kv-tokens", "32768"),
+        *("--chunk-tokens", "64"),
+    ]
+    assert main(replayed) == 0
+    assert json.loads(out.read_text())["steps_off_record"] >= 1
+
+
+def test_configuration_comes_from_file_and_set(trace: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "c.toml", tmp_path / "o.json"
+    file.write_text("gamma = 0.3\nh0_tokens = 800\n")
+    assert run(trace, out, "--config", str(file), "--set", "gamma=0.2", "--set", "b0=4") == 0
+    config = json.loads(out.read_text())["config"]
+    assert (config["gamma"], config["h0_tokens"], config["b0"]) == (0.2, 800.0, 4)
+
+
+def test_declared_limits_reach_the_scheduler(trace: Path, tmp_path: Path) -> None:
+    out, steps = tmp_path / "o.json", tmp_path / "s.jsonl"
+    assert run(trace, out, "--max-new-tokens", "20", "--steps", str(steps)) == 0
+    result = json.loads(out.read_text())
+    assert "are cut" in result["workload"]["notes"][-1]
+    first = json.loads(steps.read_text().splitlines()[1])
+    assert first["admissions"][0]["expected_tokens"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "gama=0.1"], "(--set gama=0.1): no such field; did you mean gamma?"),
+        (["--set", "gamma=7"], "gamma = 7 (--set gamma=7)"),
+        (["--set", "gamma"], "write KEY=VALUE"),
+        (["--slo", "ttft=2"], "give the limit with its unit"),
+        (["--step-model", "b200"], "'b200': no such profile"),
+        (["--step-model", "table:x/y"], "table:x/y"),
+        (["--time-stretch", "-1"], "time stretch -1"),
+        (["--noise", "-1"], "noise = -1"),
+        (["--page-size", "16", "--kv-tokens", "10"], "kv_tokens = 10 is less than one page"),
+        (["--page-size", "16", "--chunk-tokens", "40"], "multiple of page_size"),
+        (["--config", "absent.toml"], "absent.toml: cannot be read"),
+        (["--json", "absent/o.json"], "--json absent/o.json: its folder does not exist"),
+        (["--steps", "absent/s.jsonl"], "--steps absent/s.jsonl: its folder does not exist"),
+        (["--trace", "absent.csv"], "absent.csv: no such file"),
+    ],
+)
+def test_bad_input_is_one_message_and_status_2(
+    trace: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "o.json"
+    assert run(trace, out, *arguments) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("flag", ["--policy", "--kv-tokens", "--limit"])
+def test_the_parser_refuses_unknown_values(
+    trace: Path, tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run(trace, tmp_path / "o.json", flag, "nonsense")
+    assert stop.value.code == 2
+    assert "nonsense" in capsys.readouterr().err
+
+
+def test_the_module_runs_and_has_help() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "twp_sglang.simulate", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "--step-model" in done.stdout
