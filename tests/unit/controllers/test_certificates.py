@@ -97,7 +97,7 @@ def test_certificate_is_worked_out_for_the_paper_law_without_kv():
         circle_certificate(make_loop(kappa=1e-3))
 
 
-@pytest.mark.parametrize("gamma", [0.15, 0.6, 1.0])
+@pytest.mark.parametrize("gamma", [0.15, 1.0])
 @pytest.mark.parametrize("beta", [0.2, 1.0])
 @pytest.mark.parametrize("delay", [0, 1, 4])
 def test_x_below_one_attracts_from_anywhere_at_any_gain(gamma, beta, delay):

@@ -33,7 +33,7 @@ def test_fluid_rests_at_the_equilibrium(spec, case):
 
 
 @pytest.mark.parametrize("spec", FOUR)
-@pytest.mark.parametrize("alpha", [1.5, 3.0])
+@pytest.mark.parametrize("alpha", [2.0])
 def test_request_level_batch_within_three_percent_of_theory(spec, alpha):
     """The paper's law well above the knee; the gate's gap is in the theory."""
     loop = make_loop(spec, alpha_ms=alpha, h0_tokens=1600.0)
@@ -50,7 +50,7 @@ def test_fluid_and_requests_differ_by_the_gate_gap(spec):
     """B of requests = B of the fluid - 1 + 1/rbar under the same fixed window."""
     loop = make_loop(spec, law="fixed", h0_tokens=1600.0)
     fluid = simulate_fluid(loop, 3000).after(2000).batch.mean()
-    run = simulate_requests(loop, 40_000, seed=1).after(2000)
+    run = simulate_requests(loop, 20_000, seed=1).after(2000)
     expected = fluid - gate_gap(loop.lengths) / loop.lengths.residual_mean
     assert run.batch.mean() == pytest.approx(expected, rel=0.03)
 
@@ -72,7 +72,7 @@ def test_where_theory_does_not_hold_near_the_knee(spec):
 def test_regulated_holds_sigma_with_one_step_of_delay(spec):
     """k = 0.05, sigma_ref = 1.1, d = 1 on four length laws (control.md: 1.07-1.10)."""
     loop = make_loop(spec, law="regulated", k=0.05, delay_steps=1, beta=1.0, h_min_tokens=50.0)
-    run = simulate_requests(loop, 20_000, seed=3).after(2000)
+    run = simulate_requests(loop, 10_000, seed=3).after(2000)
     assert np.mean(run.sigma) == pytest.approx(1.1, abs=0.04)
 
 
