@@ -61,7 +61,9 @@ class TwpConfig(FrozenModel):
         default=None, gt=0, description="lower clamp of the window; unset, H0/4"
     )
     h_max_tokens: float | None = Field(
-        default=None, gt=0, description="upper clamp of the window; unset, 2 H0"
+        default=None,
+        gt=0,
+        description="upper clamp of the window; unset, 2 H0 under law paper, 4 H0 under the others",
     )
     queue_ref: float = Field(
         default=16.0,
