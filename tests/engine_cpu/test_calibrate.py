@@ -14,8 +14,8 @@ from twp_sglang.calibration.profile import Profile, read_profile
 from twp_sglang.serving import options
 
 SHORT = (
-    "--batches", "1,2,4,8", "--steps", "20", "--rounds", "4", "--contexts", "32",
-    "--budget-s", "40",
+    "--batches", "1,2,4,8", "--steps", "20", "--rounds", "3", "--contexts", "32",
+    "--budget-s", "25",
 )  # fmt: skip
 
 

@@ -71,12 +71,12 @@ def _decode(axis: Axes, profile: Profile) -> None:
                 label="half of the single steps",
             )  # fmt: skip
             axis.plot(grid, curve, color=_FIT, lw=1.8, label=_fit_label(profile))
-        name = "knee B0" if fit.shape == "knee" else f"b0 ({fit.shape}, no knee)"
+        name = f"knee B0 = {fit.b0}" if fit.shape == "knee" else f"b0 = {fit.b0} ({fit.shape})"
         interval = fit.intervals.get("b0")
         if fit.shape == "knee" and interval is not None:
             axis.axvspan(interval.lo, interval.hi, color=_KNEE, alpha=0.12, lw=0)
-            name += f", 95 % {interval.lo:.1f} to {interval.hi:.1f}"
-        axis.axvline(fit.b0, color=_KNEE, ls="--", lw=1.4, label=f"{name}: {fit.b0}")
+            name += f" (95 % {interval.lo:.1f} to {interval.hi:.1f})"
+        axis.axvline(fit.b0, color=_KNEE, ls="--", lw=1.4, label=name)
         axis.axhline(
             fit.l_min_ms, color=_KNEE, ls=":", lw=1.4, label=f"l_min = {fit.l_min_ms:.3g} ms at b0"
         )

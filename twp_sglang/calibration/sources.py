@@ -195,7 +195,8 @@ class TraceSource:
             return None
         decodes = sum(step.kind in ("decode", "mixed") for step in span)
         return PrefillProbe(
-            tokens=sum(steps[p].prefill_tokens for p in chunks),
+            # As asked for: by chance a first token or two can come from the prefix cache.
+            tokens=probe.record.planned_input_tokens or 0,
             chunks=len(chunks),
             prefill_ms=float(sum(times) - decodes * np.median(base)),
             decoding=len(done),
