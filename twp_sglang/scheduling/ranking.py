@@ -15,6 +15,8 @@ inputs give equal orders on every tensor-parallel rank.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,9 @@ from twp_sglang.scheduling.waiting import Columns, WaitingQueue
 
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float64]
+
+_FEW = 12
+"""Up to so many requests plain arithmetic is faster than vector operations."""
 
 _BLOCKS = 1024
 """Blocks whose maxima bound the k-th best from below; well above any k that is asked for."""
@@ -49,6 +54,8 @@ class Ranking:
         oldest = queue.oldest()
         if oldest is None or k <= 0:
             return []
+        if queue.fresh <= _FEW:
+            return self._top_of_few(queue, pass_index, mean_remaining_tokens)[:k]
         columns = queue.columns()
         if self._scratch.shape[1] < columns.seq.size:
             self._scratch = np.empty((3, 2 * columns.seq.size))
@@ -71,6 +78,30 @@ class Ranking:
             rows = _best(eligible, whole, score, columns, queue.mixed_priorities, k - len(chosen))
             chosen += queue.pick(rows)
         return chosen
+
+    def _top_of_few(
+        self, queue: WaitingQueue, pass_index: int, mean_remaining: float
+    ) -> list[RequestInfo]:
+        """All fresh requests, best first, by plain arithmetic: the same terms as
+        :meth:`_score`, at a fifth of what the vector operations cost for a handful."""
+        t_max = self._t_max
+        ranked = []
+        for request in queue.fresh_requests():
+            wait = pass_index - request.arrival_pass
+            if wait >= t_max:
+                ranked.append((False, 0, 0.0, request.seq, request))
+                continue
+            expected = request.expected_tokens
+            x = wait / max(1, request.prompt_tokens + expected)
+            score = (
+                self._w1 * min(1.0, wait / t_max)
+                + self._w2 * math.exp(-abs(expected - mean_remaining) / (mean_remaining + 1.0))
+                + self._w3 * x / (1.0 + x)
+            )
+            ranked.append((True, -request.priority, -score, request.seq, request))
+        # Arrival numbers are unique: the requests themselves are never compared.
+        ranked.sort()
+        return [entry[4] for entry in ranked]
 
     def _score(
         self, columns: Columns, wait: Floats, mean_remaining: float, score: Floats, work: Floats

@@ -64,6 +64,10 @@ class WaitingQueue:
         """Waiting requests that have not run before."""
         return self._live
 
+    def fresh_requests(self) -> list[RequestInfo]:
+        """Those that have not run before, in no particular order."""
+        return [request for request in self._rows if request is not None]
+
     @property
     def retracted(self) -> deque[RequestInfo]:
         """Requests that lost their memory, in the order in which they lost it."""
