@@ -65,10 +65,13 @@ class Monitor:
             self._filter(duration)
             return True
         self._since_decode += 1
-        if sample.kind == "prefill" or sample.prefill_tokens <= 0 or self.itl_ms is None:
+        # Before the first decode-only step a given baseline stands for its time, or an
+        # engine whose every step is mixed would never be measured.
+        decode_ms = self.baseline.l_min_ms if self.itl_ms is None else self.itl_ms
+        if sample.kind == "prefill" or sample.prefill_tokens <= 0 or decode_ms is None:
             return False
         if self._since_decode <= STALE_AFTER_STEPS:
-            cost = max(0.0, duration - self.itl_ms) / sample.prefill_tokens
+            cost = max(0.0, duration - decode_ms) / sample.prefill_tokens
             known = self.prefill_ms_per_token
             self.prefill_ms_per_token = (
                 cost if known is None else known + self._beta * (cost - known)

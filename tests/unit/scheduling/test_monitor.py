@@ -124,3 +124,21 @@ def test_the_newest_step_time_is_kept_unfiltered() -> None:
     watch.observe(sample(40.0))
     watch.observe(sample(104.0, kind="mixed", prefill_tokens=64))
     assert watch.step_ms == 104.0
+
+
+def test_an_engine_whose_every_step_is_mixed_is_measured_against_a_given_baseline() -> None:
+    watch = monitor(beta=0.5, l_min_ms=20.0)
+    for step in range(STALE_AFTER_STEPS):
+        # 20 ms of decoding and 0.1 ms for each of 100 prompt tokens: teaches the chunk's cost.
+        assert not watch.observe(sample(30.0, step=step, kind="mixed", prefill_tokens=100))
+    assert watch.prefill_ms_per_token == pytest.approx(0.1)
+    assert watch.observe(sample(50.0, step=99, kind="mixed", prefill_tokens=100))
+    assert watch.itl_ms == pytest.approx(40.0)
+    assert watch.sigma == pytest.approx(2.0)
+
+
+def test_without_a_baseline_mixed_steps_alone_say_nothing() -> None:
+    watch = monitor(l_min_ms=None)
+    for step in range(3 * STALE_AFTER_STEPS):
+        assert not watch.observe(sample(30.0, step=step, kind="mixed", prefill_tokens=100))
+    assert watch.sigma == 1.0
