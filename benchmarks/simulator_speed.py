@@ -1,6 +1,6 @@
 """How fast the simulator is: requests per second of one core, and peak memory.
 
-    python benchmarks/simulator_speed.py [--policy twp] [--requests 100000] [--repeat 3]
+    python -m benchmarks.simulator_speed [--policy twp] [--requests 100000] [--repeat 3]
 
 Runs the Azure conversation trace (or, without the data folder, a Poisson stream of about its
 rate and lengths) on the ``h100-llama31-8b`` profile. Time is the process's CPU time, so that

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controllers.models.latency import LatencyModel
 from tests.simulator.runs import affine, serve, settings
 from twp_sglang.config import TwpConfig
 from twp_sglang.simulator.step_models import StepTimer, Table, TableStep
@@ -141,10 +142,31 @@ def test_a_bad_model_file_names_the_field(tmp_path: Path, text: str, message: st
         read_profile(path)
 
 
-def test_a_flat_file_as_calibration_writes_it_is_taken(tmp_path: Path) -> None:
+def test_a_flat_file_of_terms_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"latency": {"l_min_ms": 20, "b0": 4, "alpha_ms": 1}, "r2": 0.9}))
+    path.write_text(json.dumps({"l_min_ms": 20, "b0": 4, "alpha_ms": 1, "fitted": "by hand"}))
     assert step_source(str(path)).model.step_ms(6, 0, 0) == 22.0
+
+
+def test_the_profile_of_a_calibration_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    terms = LatencyModel(l_min_ms=20, b0=4, alpha_ms=1, kappa_ms_per_token=0.001)
+    profile: dict[str, object] = {
+        "schema_version": "twp-profile/1",
+        "l_min_ms": 24.0,  # at the knee, not the model's constant
+        "decode": {"model": terms.model_dump()},
+        "prefill_ms_per_token": 0.05,
+        "engine": {"kv_tokens": 5000, "chunk_tokens": None},
+        "decode_points": [],
+    }
+    path.write_text(json.dumps(profile))
+    source = step_source(str(path))
+    assert source.model.step_ms(6, 1000, 100) == pytest.approx(28.0)
+    assert source.profile is not None
+    assert source.profile.kv_tokens == 5000
+    path.write_text(json.dumps({**profile, "decode": None}))
+    with pytest.raises(ProfileError, match="could not fit a decode step time"):
+        step_source(str(path))
 
 
 def test_a_recorded_run_replays_to_the_same_times(tmp_path: Path) -> None:

@@ -329,6 +329,26 @@ class Batcher:
         request.computed_tokens = 0
         request.stay += 1
 
+    def evict_all(self) -> list[LiveRequest]:
+        """Take out everybody who holds memory, each with the output it has."""
+        rows = self.rows
+        for request in self.joining:
+            if request.status == "active":
+                rows.join(request)
+        self.joining = []
+        evicted = list(rows.running)
+        for request in evicted:
+            self._evict(request)
+        chunked, self.chunked = self.chunked, None
+        if chunked is not None:
+            rows.load_tokens -= self._remaining(chunked)
+            self.pool.release(chunked, chunked.computed_tokens, keep=False)
+            chunked.computed_tokens = 0
+            chunked.stay += 1
+            evicted.append(chunked)
+        self.full = False
+        return evicted
+
     def _remaining(self, request: LiveRequest) -> int:
         produced = self.rows.produced(request) if request in self.rows.running else request.produced
         return self.driver.lengths.remaining(

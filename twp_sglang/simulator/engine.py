@@ -106,10 +106,12 @@ class Engine:
             )
             return
         limit = settings.max_queued_requests
-        if limit is not None and self.driver.waiting >= limit:
+        # One with output already comes from another engine: it was let in there.
+        began = request.produced > 0
+        if limit is not None and self.driver.waiting >= limit and not began:
             self._refuse(request, f"queue full ({limit} waiting)")
             return
-        self.driver.enqueue(request, retracted=False)
+        self.driver.enqueue(request, retracted=began)
 
     def _refuse(self, request: LiveRequest, reason: str) -> None:
         request.status = "refused"
@@ -119,6 +121,15 @@ class Engine:
     def _left(self, request: LiveRequest) -> None:
         if self._on_left is not None:
             self._on_left(request)
+
+    def hand_over(self) -> None:
+        """Finish the step under way and let go of every request, each with the output it
+        has; their KV stays behind. The engine serves nobody afterwards."""
+        before, self.in_flight = self.in_flight, None
+        if before is not None:
+            self._complete(before)
+        self.batcher.evict_all()
+        self.inbox.clear()
 
     # ----------------------------------------------------------------------- time
 

@@ -46,6 +46,9 @@ class KvPool:
 
         At least one token is left to compute, because the first output comes from it.
         """
+        if request.carried_tokens:
+            # Computed while the request still ran elsewhere; memory is taken at admission.
+            return request.carried_tokens, self.ceil(request.carried_tokens)
         cache, blocks = self.cache, request.spec.prefix
         if cache is None or not blocks:
             return 0, 0
@@ -57,6 +60,10 @@ class KvPool:
         request.computed_tokens = hit_tokens
         request.shared_tokens = 0
         request.locked_blocks = 0
+        if request.carried_tokens:
+            self.take(self.ceil(request.carried_tokens))
+            request.carried_tokens = 0
+            return
         cache, blocks = self.cache, request.spec.prefix
         if cache is None or not blocks:
             return

@@ -34,6 +34,8 @@ class LiveRequest:
         computed_tokens: of these, how many hold KV.
         produced: output tokens known to the scheduler.
         before_stay: output tokens produced before this stay.
+        carried_tokens: tokens whose KV was computed here before it was admitted (live
+            migration).
         shared_tokens: of its KV, tokens in blocks that others may use.
         stay: number of times it was admitted; results of an earlier stay are void.
         first, end: its decode launches in this stay, first index and behind the last;
@@ -46,6 +48,7 @@ class LiveRequest:
         "arrival_ms",
         "before_stay",
         "by_length",
+        "carried_tokens",
         "computed_tokens",
         "end",
         "fill_tokens",
@@ -79,6 +82,7 @@ class LiveRequest:
         self.info: RequestInfo | None = None
         self.fill_tokens = spec.input_tokens
         self.computed_tokens = 0
+        self.carried_tokens = 0
         self.produced = 0
         self.before_stay = 0
         self.shared_tokens = 0

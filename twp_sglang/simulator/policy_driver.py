@@ -7,6 +7,7 @@ Without a policy it only keeps the queue, in SGLang's order, and the record.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
@@ -63,7 +64,7 @@ class PolicyDriver:
         self.last_pass_empty = True
         self.last_done_ms: float | None = None
         self.outbox: list[StepSample] = []
-        self.windows: list[float] = []
+        self.windows = array("d")
         self.forced = 0
         self.finished: list[tuple[int, int]] = []
         self._newest_sample_step: int | None = None

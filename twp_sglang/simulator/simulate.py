@@ -171,9 +171,7 @@ def _result(
         max(0.0, last_ms - first_ms) / 1e3,
         slos,
     )
-    windows: list[float] = []
-    for engine in engines:
-        windows += engine.driver.windows
+    windows = np.concatenate([np.array(engine.driver.windows) for engine in engines])
     return SimulationResult(
         latency=latency,
         refused=_reasons(live, "refused"),

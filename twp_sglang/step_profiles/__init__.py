@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -55,11 +56,12 @@ def named_profile(name: str) -> StepProfile:
 
 
 def read_profile(path: Path) -> StepProfile:
-    """A profile from a JSON file: ours, or one that ``calibrate`` wrote.
+    """A profile from a JSON file.
 
-    Besides the form of the files here, a flat object of step terms is taken
-    (``l_min_ms``, ``b0``, ``alpha_ms``, ``a_ms``, ``kappa_ms_per_token``,
-    ``prefill_ms_per_token``), alone or under the key ``latency``.
+    Three forms are taken: that of the files here; what ``python -m twp_sglang.calibrate``
+    wrote, of which the fitted decode model, the cost of a prompt token and the engine's KV
+    pool and chunk are used; and a flat object of step terms (``l_min_ms``, ``b0``, ``alpha_ms``, ``a_ms``,
+    ``kappa_ms_per_token``, ``prefill_ms_per_token``).
 
     Raises:
         ProfileError: the file cannot be read, or holds no step model.
@@ -73,9 +75,16 @@ def read_profile(path: Path) -> StepProfile:
     if not isinstance(loaded, dict):
         raise ProfileError(f"step model {path}: must hold one JSON object")
     if "step" not in loaded:
-        terms = loaded["latency"] if isinstance(loaded.get("latency"), dict) else loaded
-        known = {key: terms[key] for key in AffineStep.model_fields if key in terms}
-        loaded = {"name": path.stem, "step": {**known, "kind": "affine"}}
+        calibrated = "decode_points" in loaded
+        terms = _calibrated(loaded, path) if calibrated else loaded
+        known = {key: terms[key] for key in AffineStep.model_fields if terms.get(key) is not None}
+        engine = loaded.get("engine") if calibrated else None
+        measured = engine if isinstance(engine, dict) else {}
+        loaded = {
+            "name": path.stem,
+            "step": {**known, "kind": "affine"},
+            **{key: measured.get(key) for key in ("kv_tokens", "chunk_tokens")},
+        }
     try:
         return StepProfile.model_validate(loaded)
     except ValidationError as error:
@@ -84,3 +93,15 @@ def read_profile(path: Path) -> StepProfile:
         raise ProfileError(
             f"step model {path}: {place} = {first.get('input')!r}: {first['msg']}"
         ) from None
+
+
+def _calibrated(profile: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The step terms of a calibration's profile."""
+    decode = profile.get("decode")
+    model = decode.get("model") if isinstance(decode, dict) else None
+    if not isinstance(model, dict):
+        raise ProfileError(
+            f"step model {path}: this calibration could not fit a decode step time (its warnings "
+            "say why); calibrate again with more batch sizes"
+        )
+    return {**model, "prefill_ms_per_token": profile.get("prefill_ms_per_token")}
