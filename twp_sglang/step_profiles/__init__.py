@@ -60,8 +60,8 @@ def read_profile(path: Path) -> StepProfile:
 
     Three forms are taken: that of the files here; what ``python -m twp_sglang.calibrate``
     wrote, of which the fitted decode model, the cost of a prompt token and the engine's KV
-    pool and chunk are used; and a flat object of step terms (``l_min_ms``, ``b0``, ``alpha_ms``, ``a_ms``,
-    ``kappa_ms_per_token``, ``prefill_ms_per_token``).
+    pool and chunk are used; and a flat object of step terms (``l_min_ms``, ``b0``,
+    ``alpha_ms``, ``a_ms``, ``kappa_ms_per_token``, ``prefill_ms_per_token``).
 
     Raises:
         ProfileError: the file cannot be read, or holds no step model.
