@@ -25,7 +25,9 @@ $(UV):
 	$(TOOLS)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 $(VENV)/.ready-$(ENGINE): pyproject.toml uv.lock | $(UV)
-	$(UV) sync --frozen --extra engine-$(ENGINE)
+	@# Compiled once here: SGLang's imports take half a minute per process otherwise, where
+	@# Python may not write its bytecode itself.
+	$(UV) sync --frozen --compile-bytecode --extra engine-$(ENGINE)
 	@touch $@
 
 setup: $(VENV)/.ready-$(ENGINE) ## install everything into .venv (a few minutes, 6 GB)
