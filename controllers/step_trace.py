@@ -31,6 +31,8 @@ class Header(_Line):
     engine_version: str = ""
     model: str = ""
     emulated: bool = False
+    """Step times come from a model, not from hardware."""
+    emulated_profile: str = ""
     kv_capacity_tokens: int | None = None
     page_size: int | None = None
     overlap: bool | None = None

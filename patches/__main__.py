@@ -1,4 +1,4 @@
-"""``python -m patches check [--wheel FILE]``: does TWP fit this SGLang?
+"""``python -m patches check [--wheel FILE] [--emulation]``: does TWP fit this SGLang?
 
 Reads source text only: neither SGLang nor torch is imported. Exit code 0 if every hook
 fits, 1 if one does not, 2 if there is nothing to judge.
@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from patches.sglang_0_5.versions import Verdict, judge
+from patches.sglang_0_5.versions import EMULATION_TABLES, TABLES, Verdict, judge
 from patches.sources import InstalledSource, Source, SourceError, WheelSource
 
 
@@ -21,13 +21,18 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="judge SGLang's hooks without importing it")
     check.add_argument("--wheel", type=Path, metavar="FILE", help="judge this wheel instead")
+    check.add_argument(
+        "--emulation",
+        action="store_true",
+        help="judge the hooks of the emulated engine (--twp-emulate) instead",
+    )
     check.add_argument("--json", action="store_true", help="machine-readable output")
     arguments = parser.parse_args(argv)
     try:
         source: Source = (
             WheelSource(arguments.wheel) if arguments.wheel is not None else InstalledSource()
         )
-        verdict = judge(source)
+        verdict = judge(source, EMULATION_TABLES if arguments.emulation else TABLES)
     except SourceError as error:
         print(f"patches: {error}", file=sys.stderr)
         return 2

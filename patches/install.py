@@ -76,6 +76,7 @@ def prove_engine_uses(scheduler: Any, hooks: tuple[Hook, ...]) -> None:
     owners: dict[str, type] = {
         "Scheduler": type(scheduler),
         "SchedulePolicy": type(scheduler.policy),
+        "TpModelWorker": type(scheduler.tp_worker),
     }
     if adder is not None:
         owners["PrefillAdder"] = adder()

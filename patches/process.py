@@ -21,10 +21,12 @@ from controllers.step_trace import Header
 from patches import active, fault_injection
 from patches.install import ProofError, prove, prove_engine_uses, register
 from patches.runtime import Ranks, Runtime
+from patches.sglang_0_5 import emulation
 from patches.sglang_0_5.construction import when_constructed
-from patches.sglang_0_5.versions import HookTable, judge
+from patches.sglang_0_5.versions import EMULATION_TABLES, TABLES, HookTable, judge
 from patches.sources import InstalledSource
 from twp_sglang.config import TwpConfig
+from twp_sglang.simulator.step_sources import step_source
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Payload(NamedTuple):
     model: str
     chunk_tokens: int | None
     """Prompt tokens per step while somebody decodes; None where the person set SGLang's."""
+    emulate: str | None = None
+    """Step model that stands in for the accelerator, as --twp-emulate has it."""
 
 
 def entry_for(payload: Payload) -> Callable[..., None]:
@@ -53,10 +57,18 @@ def run_scheduler_process(payload: Payload, *args: Any, **kwargs: Any) -> None:
     Exits with :data:`EXIT_NOT_PROVED` and the reason where TWP would not decide.
     """
     try:
-        table = _install()
-        ranks = _ranks(args, kwargs)
         config = TwpConfig.model_validate_json(payload.config_json)
-        when_constructed(partial(_steer, payload, config, ranks, table))
+        # "off" is stock scheduling with no hook of TWP; an emulated engine may ask for it.
+        steering = None if config.policy == "off" else _fitting(TABLES)
+        emulating = None if payload.emulate is None else _fitting(EMULATION_TABLES)
+        _install((steering, emulating))
+        if payload.emulate is not None and emulating is not None:
+            emulation.install(
+                step_source(payload.emulate), partial(_prove_emulation, payload.emulate, emulating)
+            )
+        if steering is not None:
+            ranks = _ranks(args, kwargs)
+            when_constructed(partial(_steer, payload, config, ranks, steering))
     except Exception as error:
         _refuse(error)
     from sglang.srt.managers.scheduler import run_scheduler_process as stock
@@ -64,18 +76,37 @@ def run_scheduler_process(payload: Payload, *args: Any, **kwargs: Any) -> None:
     stock(*args, **kwargs)
 
 
-def _install() -> HookTable:
-    from sglang.srt.plugins import load_plugins
-
-    verdict = judge(InstalledSource())
+def _fitting(tables: tuple[HookTable, ...]) -> HookTable:
+    verdict = judge(InstalledSource(), tables)
     if not verdict.ok:
         raise ProofError(
             f"sglang {verdict.version} does not fit the hooks: " + "; ".join(verdict.reasons())
         )
-    register(verdict.table.hooks)
-    load_plugins()
-    prove(verdict.table.hooks, fault_injection.requested().missing_hook)
     return verdict.table
+
+
+def _install(tables: tuple[HookTable | None, ...]) -> None:
+    from sglang.srt.plugins import load_plugins
+
+    hooks = tuple(hook for table in tables if table is not None for hook in table.hooks)
+    register(hooks)
+    load_plugins()
+    prove(hooks, fault_injection.requested().missing_hook)
+
+
+def _prove_emulation(name: str, table: HookTable, scheduler: Any) -> None:
+    """The scheduler stands: its worker must be the one that emulates, or no word is true."""
+    try:
+        prove_engine_uses(scheduler, table.hooks)
+    except Exception as error:
+        _refuse(error)
+    logger.warning(
+        "EMULATED engine in this scheduler process: step times come from %s, no model runs and "
+        "tokens mean nothing; %d of %d hooks proved",
+        name,
+        len(table.hooks),
+        len(table.hooks),
+    )
 
 
 def _ranks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ranks:
@@ -136,6 +167,8 @@ def _header(payload: Payload, config: TwpConfig, scheduler: Any) -> Header:
         page_size=int(scheduler.page_size),
         overlap=bool(scheduler.enable_overlap),
         created_unix_s=time.time(),
+        emulated=payload.emulate is not None,
+        emulated_profile=emulation.profile(),
         config=config.model_dump(mode="json"),
     )
 

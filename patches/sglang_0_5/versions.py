@@ -8,6 +8,7 @@ from patches.contract import Finding, Hook, check
 from patches.sglang_0_5 import (
     consensus,
     construction,
+    emulation,
     gate,
     queueing,
     ranking,
@@ -46,6 +47,11 @@ TABLES = (
 )
 
 
+EMULATION_TABLES = (HookTable("0.5.20", "0.5.23", emulation.HOOKS),)
+"""Apart from the steering: a release that one fits and the other does not is served with the
+one that does."""
+
+
 class Verdict(NamedTuple):
     """What a check says about one SGLang."""
 
@@ -70,10 +76,10 @@ class Verdict(NamedTuple):
         ]
 
 
-def judge(source: Source) -> Verdict:
+def judge(source: Source, tables: tuple[HookTable, ...] = TABLES) -> Verdict:
     """The first table all of whose hooks fit ``source``, else the newest with its misfits."""
     verdicts = [
-        Verdict(source.version, table, tuple(check(table.hooks, source))) for table in TABLES
+        Verdict(source.version, table, tuple(check(table.hooks, source))) for table in tables
     ]
     return next((verdict for verdict in verdicts if verdict.ok), verdicts[-1])
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 from twp_sglang.config import TwpConfig
-from twp_sglang.serving import engine_settings, options, refusals
+from twp_sglang.serving import emulation, engine_settings, options, refusals
+from twp_sglang.simulator.step_sources import step_source
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +43,12 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return EXIT_USAGE
+    if asked.emulate is not None:
+        with tempfile.TemporaryDirectory(prefix="twp-emulated-") as folder:
+            return _serve(asked, Path(folder))
     if asked.config.policy == "off":
         return _serve_stock(asked.engine_argv)
-    return _serve(asked)
+    return _serve(asked, None)
 
 
 def _serve_stock(argv: list[str]) -> int:
@@ -62,24 +68,15 @@ def _serve_stock(argv: list[str]) -> int:
     return 0
 
 
-def _serve(asked: options.Options) -> int:
-    from patches.process import Payload, entry_for
-    from patches.sglang_0_5.versions import judge
-    from patches.sources import InstalledSource, SourceError
+def _serve(asked: options.Options, folder: Path | None) -> int:
+    """Serve with hooks: TWP's, those of the emulated engine, or both.
 
-    try:
-        verdict = judge(InstalledSource())
-    except SourceError as error:
-        print(f"twp: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    if not verdict.ok:
-        print(
-            f"twp: sglang {verdict.version} does not fit TWP's hooks (python -m patches check): "
-            + "; ".join(verdict.reasons())
-            + f"; install sglang {verdict.table.first} to {verdict.table.last}, or serve with "
-            "--twp-policy off",
-            file=sys.stderr,
-        )
+    ``folder`` takes the stand-in model of an emulated engine; None where it is real.
+    """
+    from patches.process import Payload, entry_for
+
+    steers = asked.config.policy != "off"
+    if not _hooks_fit(steers, folder is not None):
         return EXIT_USAGE
 
     from sglang.srt.plugins import load_plugins
@@ -87,33 +84,49 @@ def _serve(asked: options.Options) -> int:
     from sglang.srt.utils import kill_process_tree
 
     load_plugins()
-    arguments = prepare_server_args(asked.engine_argv)
-    reasons = refusals.refused(arguments, asked.config.policy)
+    arguments = prepare_server_args(
+        asked.engine_argv if folder is None else emulation.with_model(asked.engine_argv, folder)
+    )
+    reasons = refusals.refused(arguments, asked.config.policy) if steers else []
+    model = arguments.model_path
+    preferred_chunk = asked.config.chunk_tokens
+    if asked.emulate is not None and folder is not None:
+        reasons = emulation.refused(arguments) + reasons
+        source = step_source(asked.emulate)
+        preferred_chunk = preferred_chunk or emulation.chunk_tokens(source)
+        try:
+            notes = () if reasons else emulation.prepare(arguments, source, folder)
+        except ValueError as error:
+            reasons.append(str(error))
+        model = arguments.served_model_name
     if reasons:
         for reason in reasons:
             print(f"twp: {reason}", file=sys.stderr)
         return EXIT_USAGE
-    if not verdict.tried:
-        logger.warning(
-            "TWP: sglang %s was never tried (tried: %s to %s); all its signatures fit",
-            verdict.version,
-            verdict.table.first,
-            verdict.table.last,
-        )
-    _tell(asked.config, asked.given)
+    if asked.emulate is not None:
+        for note in notes:
+            logger.warning("EMULATED engine: %s", note)
+    if steers:
+        _tell(asked.config, asked.given)
+    else:
+        logger.warning("TWP is off: stock SGLang scheduling, no hook of TWP registered")
     chunk_tokens = None
-    if asked.config.policy != "observe":
+    if asked.config.policy not in ("off", "observe"):
+        # An emulated accelerator takes chunks as an accelerator does.
         interleaving = engine_settings.choose(
-            arguments, asked.config.chunk_tokens, _on_cpu(arguments)
+            arguments, preferred_chunk, folder is None and _on_cpu(arguments)
         )
         chunk_tokens = interleaving.chunk_tokens
         for note in interleaving.notes:
             logger.warning("TWP prefill: %s", note)
+    if folder is not None:
+        emulation.fill_chunk(arguments)
     payload = Payload(
         asked.config.model_dump_json(),
         None if asked.trace_dir is None else str(asked.trace_dir),
-        arguments.model_path,
+        model,
         chunk_tokens,
+        asked.emulate,
     )
     try:
         arguments.resolve_once()
@@ -131,6 +144,41 @@ def _serve(asked: options.Options) -> int:
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
     return 0
+
+
+def _hooks_fit(steers: bool, emulates: bool) -> bool:
+    """Whether the installed SGLang takes the hooks that were asked for; says so if not."""
+    from patches.sglang_0_5.versions import EMULATION_TABLES, TABLES, judge
+    from patches.sources import InstalledSource, SourceError
+
+    for wanted, tables, whose, check, way_out in (
+        (steers, TABLES, "TWP's", "check", ", or serve with --twp-policy off"),
+        (emulates, EMULATION_TABLES, "the emulated engine's", "check --emulation", ""),
+    ):
+        if not wanted:
+            continue
+        try:
+            verdict = judge(InstalledSource(), tables)
+        except SourceError as error:
+            print(f"twp: {error}", file=sys.stderr)
+            return False
+        if not verdict.ok:
+            print(
+                f"twp: sglang {verdict.version} does not fit {whose} hooks (python -m patches "
+                f"{check}): "
+                + "; ".join(verdict.reasons())
+                + f"; install sglang {verdict.table.first} to {verdict.table.last}{way_out}",
+                file=sys.stderr,
+            )
+            return False
+        if not verdict.tried:
+            logger.warning(
+                "TWP: sglang %s was never tried (tried: %s to %s); all its signatures fit",
+                verdict.version,
+                verdict.table.first,
+                verdict.table.last,
+            )
+    return True
 
 
 def _on_cpu(arguments: object) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from twp_sglang.config import TwpConfig
+from twp_sglang.step_profiles import profile_names
 
 PREFIX = "--twp-"
 
@@ -41,6 +42,8 @@ class Options(NamedTuple):
     trace_dir: Path | None
     engine_argv: list[str]
     help_wanted: bool
+    emulate: str | None = None
+    """Step model that stands in for the accelerator: a name, or an absolute path."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,6 +70,12 @@ def parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--twp-trace", type=Path, metavar="DIR", help="write one JSON line per step into DIR"
+    )
+    group.add_argument(
+        "--twp-emulate",
+        metavar="NAME|MODEL.json",
+        help="EMULATED engine: stock SGLang, no model and no GPU; each step takes the time that "
+        f"this step model predicts, and tokens mean nothing. Names: {', '.join(profile_names())}",
     )
     for name, field in TwpConfig.model_fields.items():
         if name in _NOT_FLAGS:
@@ -105,6 +114,7 @@ def parse(argv: list[str]) -> Options:
     config_file: Path | None = flags.pop("twp_config", None)
     profile: Path | None = flags.pop("twp_profile", None)
     trace: Path | None = flags.pop("twp_trace", None)
+    emulate: str | None = flags.pop("twp_emulate", None)
     values: dict[str, Any] = {}
     given: dict[str, str] = {}
     if profile is not None:
@@ -121,6 +131,7 @@ def parse(argv: list[str]) -> Options:
         None if trace is None else _usable_directory(trace),
         engine_argv,
         any(word in ("-h", "--help") for word in engine_argv),
+        None if emulate is None else _usable_step_model(emulate),
     )
 
 
@@ -234,6 +245,18 @@ def _profile_values(loaded: Mapping[str, Any], path: Path) -> dict[str, Any]:
             "python -m twp_sglang.calibrate"
         )
     return found
+
+
+def _usable_step_model(name: str) -> str:
+    from twp_sglang.simulator.step_sources import step_source
+
+    try:
+        step_source(name)
+    except ValueError as error:
+        raise OptionsError(f"--twp-emulate {name}: {error}") from None
+    path = Path(name)
+    # The scheduler processes read it again, wherever they run.
+    return str(path.resolve()) if path.is_file() else name
 
 
 def _usable_directory(path: Path) -> Path:

@@ -50,7 +50,7 @@ def test_there_is_one_flag_per_field() -> None:
 
     known = {word for action in parser()._actions for word in action.option_strings}
     wanted = {flag_of(name) for name in TwpConfig.model_fields if name != "evidence"}
-    assert known == wanted | {"--twp-config", "--twp-profile", "--twp-trace"}
+    assert known == wanted | {"--twp-config", "--twp-profile", "--twp-trace", "--twp-emulate"}
     assert flag_of("h_min_tokens") == "--twp-h-min-tokens"
 
 
