@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-
-import aiohttp
+from textwrap import indent
 
 from twp_sglang.calibration.errors import CalibrationError, usage
 from twp_sglang.calibration.server import FREE_POLICIES
-
-_POLL_S = 0.5
-_STOP_S = 20.0
-_TAIL_LINES = 12
-_HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+from twp_sglang.serving.child import ServerFailed, ServerProcess, free_port
 
 
 def complete(flags: Sequence[str], trace_dir: Path) -> tuple[list[str], str]:
@@ -51,16 +38,14 @@ def complete(flags: Sequence[str], trace_dir: Path) -> tuple[list[str], str]:
         words += ["--host", host]
     port = _value(words, "--port")
     if port is None:
-        port = str(_free_port())
+        port = str(free_port())
         words += ["--port", port]
     reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     return words, f"http://{f'[{reached}]' if ':' in reached else reached}:{port}"
 
 
 @asynccontextmanager
-async def launched(
-    flags: Sequence[str], log: Path, start_timeout_s: float, session: aiohttp.ClientSession
-) -> AsyncIterator[str]:
+async def launched(flags: Sequence[str], log: Path, start_timeout_s: float) -> AsyncIterator[str]:
     """Start ``launch_server`` with ``flags``; yield its address once it serves; stop it.
 
     Raises:
@@ -69,64 +54,18 @@ async def launched(
     with tempfile.TemporaryDirectory(prefix="twp-calibrate-") as folder:
         words, url = complete(flags, Path(folder))
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as out:
-            # Its own session: Ctrl-C must reach calibrate first, which then stops it.
-            process = subprocess.Popen(
-                [sys.executable, "-m", "twp_sglang.launch_server", *words],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        server = await ServerProcess.start(words, url, log, thread_defaults=False)
         try:
-            await _until_serving(process, url, log, start_timeout_s, session)
+            await server.ready(start_timeout_s, lambda waited_s, line: None)
             yield url
-        finally:
-            _stop(process)
-
-
-async def _until_serving(
-    process: subprocess.Popen[bytes],
-    url: str,
-    log: Path,
-    limit_s: float,
-    session: aiohttp.ClientSession,
-) -> None:
-    end_s = time.monotonic() + limit_s
-    while time.monotonic() < end_s:
-        status = process.poll()
-        if status is not None:
+        except ServerFailed as error:
+            # launch_server's own word for a wrong command line.
+            code = 2 if server.exit_code == 2 else 1
             raise CalibrationError(
-                f"the server ended with status {status} before it served; {_tail(log)}",
-                # launch_server's own word for a wrong command line.
-                2 if status == 2 else 1,
-            )
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-            async with session.get(url + "/health", timeout=_HEALTH_TIMEOUT) as response:
-                if response.status == 200:
-                    return
-        await asyncio.sleep(_POLL_S)
-    raise CalibrationError(
-        f"the server did not serve within {limit_s:g} s (--start-timeout-s); {_tail(log)}"
-    )
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, then SIGKILL, to the session that was started here."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _tail(log: Path) -> str:
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
-    except OSError:
-        lines = []
-    return f"the end of its log, {log}:\n" + "\n".join(f"  {line}" for line in lines)
+                f"{error}; the end of its log:\n" + indent(error.tail, "  "), code
+            ) from None
+        finally:
+            await server.stop()
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
@@ -138,9 +77,3 @@ def _value(words: Sequence[str], flag: str) -> str | None:
         elif word.startswith(flag + "="):
             found = word.partition("=")[2]
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -69,7 +69,7 @@ async def _measure(
 ) -> int:
     headers = auth_headers(settings.api_key_env)
     failure: str | None = None
-    async with _address(settings, session, console) as url:
+    async with _address(settings, console) as url:
         server = await inspect(session, url, headers)
         await _idle(session, server, settings)
         machine = (
@@ -115,16 +115,14 @@ async def _measure(
 
 
 @asynccontextmanager
-async def _address(
-    settings: CalibrationSettings, session: aiohttp.ClientSession, console: Console
-) -> AsyncIterator[str]:
+async def _address(settings: CalibrationSettings, console: Console) -> AsyncIterator[str]:
     if settings.url is not None:
         yield settings.url
         return
     assert settings.launch is not None
     log = settings.out.with_suffix(".server.log")
     console.print(f"starting the server; its log: {log}", highlight=False, soft_wrap=True)
-    async with launched(settings.launch, log, settings.start_timeout_s, session) as url:
+    async with launched(settings.launch, log, settings.start_timeout_s) as url:
         yield url
 
 

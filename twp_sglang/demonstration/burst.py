@@ -21,10 +21,10 @@ from twp_sglang.benchmarking.run_command import client_description
 from twp_sglang.benchmarking.summary import summarise_run
 from twp_sglang.benchmarking.workload import PlannedRequest, Shape, describe, plan_shapes
 from twp_sglang.demonstration.screen import Screen
-from twp_sglang.demonstration.server import ServerProcess
 from twp_sglang.demonstration.settings import DemoSettings, burst_of, replay_settings, traffic
 from twp_sglang.demonstration.story import Point, Story
 from twp_sglang.demonstration.watcher import watch
+from twp_sglang.serving.child import ServerProcess
 
 _TICK_S = 0.1
 

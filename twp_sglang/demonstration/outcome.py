@@ -14,8 +14,8 @@ from rich.text import Text
 from controllers.trace_reader import StepTrace, TraceError, read_step_trace
 from twp_sglang.benchmarking.results import RunReport, write_report
 from twp_sglang.benchmarking.tables import print_run
-from twp_sglang.demonstration.server import ServerProcess
 from twp_sglang.demonstration.settings import DemoSettings
+from twp_sglang.serving.child import ServerProcess
 
 _AUDIT = "twp_sglang.audit"
 _AUDIT_TIMEOUT_S = 60.0

@@ -17,8 +17,8 @@ from rich.markup import escape
 
 from twp_sglang.benchmarking.server_probe import Unreachable
 from twp_sglang.demonstration import burst, outcome, smollm2
-from twp_sglang.demonstration.server import ServerFailed, ServerProcess, free_port, port_taken
 from twp_sglang.demonstration.settings import DemoSettings
+from twp_sglang.serving.child import ServerFailed, ServerProcess, free_port, port_taken
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -147,6 +147,8 @@ async def _started(settings: DemoSettings, model: Path) -> ServerProcess:
             f"port {port} is in use: give another --port, or leave it at auto", code=EXIT_USAGE
         )
     flags = (
+        "--host", "127.0.0.1",
+        "--port", str(port),
         "--model-path", str(model),
         "--served-model-name", smollm2.MODEL_NAME,
         "--max-total-tokens", str(settings.kv_tokens),
@@ -156,7 +158,9 @@ async def _started(settings: DemoSettings, model: Path) -> ServerProcess:
     )  # fmt: skip
     try:
         settings.out.mkdir(parents=True, exist_ok=True)
-        return await ServerProcess.start(flags, port, settings.out / "server.log")
+        return await ServerProcess.start(
+            flags, f"http://127.0.0.1:{port}", settings.out / "server.log"
+        )
     except OSError as error:
         raise DemoError(
             f"--out {settings.out}: cannot be written ({error.strerror or error})", code=EXIT_USAGE

@@ -11,13 +11,6 @@ from pathlib import Path
 import pytest
 
 from twp_sglang import demo
-from twp_sglang.demonstration.server import (
-    ServerFailed,
-    ServerProcess,
-    environment,
-    free_port,
-    port_taken,
-)
 from twp_sglang.demonstration.settings import (
     TRAFFIC_ACCELERATOR,
     TRAFFIC_CPU,
@@ -26,6 +19,13 @@ from twp_sglang.demonstration.settings import (
     burst_of,
     replay_settings,
     traffic,
+)
+from twp_sglang.serving.child import (
+    ServerFailed,
+    ServerProcess,
+    environment,
+    free_port,
+    port_taken,
 )
 
 
@@ -103,7 +103,7 @@ class TestServerProcess:
         self, tmp_path: Path
     ) -> None:
         server = await ServerProcess.start(
-            ["--twp-gamma", "-1"], free_port(), tmp_path / "server.log"
+            ["--twp-gamma", "-1"], "http://127.0.0.1:1", tmp_path / "server.log"
         )
         with pytest.raises(ServerFailed, match="exit code 2") as failed:
             await server.ready(60.0, lambda waited_s, last: None)
@@ -116,9 +116,11 @@ class TestServerProcess:
     async def test_server_that_is_not_ready_in_time_is_ended(self, tmp_path: Path) -> None:
         # While it still imports, long before it would look for its model.
         server = await ServerProcess.start(
-            ["--model-path", str(tmp_path)], free_port(), tmp_path / "server.log"
+            ["--model-path", str(tmp_path)],
+            f"http://127.0.0.1:{free_port()}",
+            tmp_path / "server.log",
         )
-        with pytest.raises(ServerFailed, match="--start-timeout"):
+        with pytest.raises(ServerFailed, match="allow more time"):
             await server.ready(0.2, lambda waited_s, last: None)
         begun = time.monotonic()
         await server.stop()
