@@ -98,6 +98,7 @@ class Runtime:
         self._free_tokens = 0
         self._admissions: list[AdmissionRecord] = []
         self._forced = 0
+        self._closed = ""
         # Between passes.
         self._launched: deque[_Launched] = deque()
         self._idle_since_launch = True
@@ -279,6 +280,7 @@ class Runtime:
             return
         facts = engine_view.batch_facts(batch)
         decision = self._decision
+        self._closed = self._closed_reason(decision)
         state = self.policy.signals()
         record = StepRecord(
             step=self.pass_index,
@@ -296,7 +298,7 @@ class Runtime:
             sample_step=self._newest_sample_step,
             admitted=len(self._admissions),
             forced=self._forced,
-            closed=self._closed_reason(decision),
+            closed=self._closed,
             admissions=tuple(self._admissions),
             would_admit=(
                 len(decision.grants) if decision is not None and not self.policy.enforces else None
@@ -405,6 +407,7 @@ class Runtime:
             "load_tokens": load.load_tokens,
             "batch": load.batch,
             "queue": len(self._scheduler.waiting_queue),
+            "closed": self._closed,
             "chunk_tokens": self.chunk_tokens,
             "pass": self.pass_index,
             "samples": self._delivered,

@@ -180,6 +180,7 @@ def test_abort_in_the_queue_and_while_decoding(server: Server) -> None:
     until(lambda: server.twp()["batch"] == 1)
     waiters = [in_background(lambda n=n: ask(f"waiter-{n}", 200)) for n in range(3)]
     until(lambda: server.twp()["queue"] == 3)
+    assert server.twp()["closed"] == "window"
     assert server.request("/abort_request", {"rid": "waiter-1"}).status == 200
     until(lambda: "waiter-1" in results)
     assert server.request("/abort_request", {"rid": "runner"}).status == 200

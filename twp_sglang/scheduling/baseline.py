@@ -28,6 +28,13 @@ class Baseline:
         self._window: list[float] = []
         self.l_min_ms = l_min_ms
 
+    @property
+    def source(self) -> str:
+        """``given``, ``learned``, or ``learning`` while there is none and sigma rests at 1."""
+        if self._given:
+            return "given"
+        return "learning" if self.l_min_ms is None else "learned"
+
     def observe(self, duration_ms: float, batch: int) -> None:
         """Take one decode-only step."""
         if self._given or not self._low <= batch <= self._high:

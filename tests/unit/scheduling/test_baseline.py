@@ -54,3 +54,12 @@ def test_faster_is_believed_at_once_and_slower_by_and_by() -> None:
     assert baseline.l_min_ms == 20.0
     feed(baseline, 40.0)
     assert baseline.l_min_ms == pytest.approx(20.0 + RISE * 20.0)
+
+
+def test_says_where_the_baseline_comes_from() -> None:
+    assert Baseline(8, 20.0).source == "given"
+    learning = Baseline(8, None)
+    assert learning.source == "learning"
+    for _ in range(WINDOW_STEPS):
+        learning.observe(10.0, 8)
+    assert learning.source == "learned"

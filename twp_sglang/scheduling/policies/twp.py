@@ -131,6 +131,7 @@ class Twp(Policy):
             "sigma": self.monitor.sigma,
             "itl_ms": self.monitor.itl_ms,
             "l_min_ms": self.monitor.baseline.l_min_ms,
+            "l_min_source": self.monitor.baseline.source,
             "prefill_ms_per_token": self.monitor.prefill_ms_per_token,
             "kv_headroom": self.headroom.threshold,
             "steps_counted": self.monitor.counted,
