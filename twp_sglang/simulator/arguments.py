@@ -6,10 +6,12 @@ import argparse
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from twp_sglang.config import POLICY_NAMES, TwpConfig
 from twp_sglang.serving.options import OptionsError, build
+from twp_sglang.simulator.placement import PlacementName
+from twp_sglang.simulator.pool_settings import PoolSettings, read_pool
 from twp_sglang.simulator.replicas import ROUTER_NAMES
 from twp_sglang.simulator.settings import EngineSettings
 from twp_sglang.step_profiles import StepProfile, profile_names
@@ -20,6 +22,12 @@ STOCK_CHUNK_TOKENS = 8192
 
 MIXED_CHUNK_TOKENS = 512
 """What the launcher sets on an accelerator under a steering policy."""
+
+POOL_POLICIES: tuple[Literal["round-robin", "serverlessllm"], ...] = (
+    "round-robin",
+    "serverlessllm",
+)
+"""Policies that decide between containers; inside one they admit first come, first served."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -57,7 +65,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, metavar="N", help="of everything drawn [0]")
 
     add = parser.add_argument_group("policy").add_argument
-    add("--policy", choices=POLICY_NAMES, required=True, help="off is stock SGLang")
+    add(
+        "--policy",
+        choices=(*POLICY_NAMES, *POOL_POLICIES),
+        required=True,
+        help="off is stock SGLang; round-robin and serverlessllm choose between the containers "
+        "of a pool and admit as fcfs inside",
+    )
     add("--config", type=Path, metavar="FILE", help="TOML or JSON, as --twp-config of the server")
     add(
         "--set",
@@ -105,6 +119,15 @@ def build_parser() -> argparse.ArgumentParser:
         help="age that a load report may have under least-tokens [0]",
     )
 
+    add = parser.add_argument_group("serverless pool").add_argument
+    add(
+        "--pool",
+        type=Path,
+        metavar="FILE",
+        help="serve on containers that start cold: nodes, GPUs, models, tiers, keep-alive (TOML or "
+        "JSON) [under round-robin and serverlessllm 2 nodes of 2 GPUs; otherwise no pool]",
+    )
+
     add = parser.add_argument_group("result").add_argument
     add("--slo", default="", metavar="LIST", help="objectives for goodput: ttft=2s,itl_p99=50ms")
     add("--json", type=Path, required=True, metavar="OUT", help="result file")
@@ -134,6 +157,36 @@ def configuration(policy: str, file: Path | None, settings: list[str]) -> TwpCon
     values["policy"] = policy
     given["policy"] = "--policy"
     return build(values, given)
+
+
+def admission_policy(policy: str) -> str:
+    """What decides inside a container under ``--policy policy``."""
+    return "fcfs" if policy in POOL_POLICIES else policy
+
+
+def pool_of(arguments: argparse.Namespace) -> tuple[PoolSettings, PlacementName] | None:
+    """The pool and who places requests in it; None where none is asked for.
+
+    Raises:
+        PoolFileError: the file cannot be used.
+        OptionsError: a flag that has no meaning on a pool.
+    """
+    policy = arguments.policy
+    places = policy in POOL_POLICIES
+    if arguments.pool is None and not places:
+        return None
+    if arguments.replicas != 1:
+        raise OptionsError(
+            f"--replicas {arguments.replicas}: a pool starts its containers itself; give nodes and "
+            "gpus_per_node in the --pool file instead"
+        )
+    if arguments.steps is not None:
+        raise OptionsError(
+            f"--steps {arguments.steps}: a step trace is of one engine, and a pool's containers "
+            "come and go; leave it out, or simulate one engine without --pool"
+        )
+    pool = PoolSettings() if arguments.pool is None else read_pool(arguments.pool)
+    return pool, policy if places else "plain"
 
 
 def engine_settings(

@@ -16,9 +16,17 @@ from twp_sglang.benchmarking.slo_argument import parse_slos
 from twp_sglang.config import TwpConfig
 from twp_sglang.latency_metrics import Slo
 from twp_sglang.serving.options import OptionsError
-from twp_sglang.simulator.arguments import build_parser, configuration, engine_settings
+from twp_sglang.simulator.arguments import (
+    admission_policy,
+    build_parser,
+    configuration,
+    engine_settings,
+    pool_of,
+)
 from twp_sglang.simulator.engine import SimulationStalled
+from twp_sglang.simulator.pool_report import pool_json, print_pool
 from twp_sglang.simulator.report import as_json, print_table, write_json
+from twp_sglang.simulator.serverless import PoolRun, simulate_pool
 from twp_sglang.simulator.settings import EngineSettings
 from twp_sglang.simulator.simulate import Run, simulate
 from twp_sglang.simulator.step_models import StepModel
@@ -50,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=True)
-    config = configuration(arguments.policy, arguments.config, arguments.set)
+    config = configuration(admission_policy(arguments.policy), arguments.config, arguments.set)
+    pool = pool_of(arguments)
     slos = parse_slos(arguments.slo) if arguments.slo else ()
     source = step_source(arguments.step_model)
     settings = engine_settings(arguments, config, source.profile)
@@ -70,7 +79,23 @@ def _run(arguments: argparse.Namespace) -> int:
     for note in workload.notes:
         console.print(f"note: {note}", highlight=False)
     models: list[StepModel] = []
-    run = _simulate(arguments, workload, settings, config, source, slos, models, console)
+    pooled: PoolRun | None = None
+    if pool is None:
+        run = _simulate(arguments, workload, settings, config, source, slos, models, console)
+    else:
+        with _bar(console, len(workload.requests), _shown(arguments, console)) as progress:
+            pooled = simulate_pool(
+                workload.requests,
+                settings,
+                _maker(arguments, source, models),
+                config,
+                *pool,
+                noise=arguments.noise,
+                seed=arguments.seed,
+                slos=slos,
+                progress=progress,
+            )
+        run = pooled.run
     asked = {
         "step_model": source.name,
         "seed": arguments.seed,
@@ -80,12 +105,32 @@ def _run(arguments: argparse.Namespace) -> int:
         "noise": arguments.noise,
         "steps_off_record": sum(off_record(model) or 0 for model in models),
     }
-    write_json(
-        as_json(run.result, workload, summary, config, settings, asked, slos), arguments.json
-    )
-    title = f"{config.policy} on {source.name}, simulated"
-    print_table(Console(), title, run.result)
+    told = as_json(run.result, workload, summary, config, settings, asked, slos)
+    told["policy"] = arguments.policy
+    if pooled is not None:
+        told["pool"] = pool_json(pooled.stats, pooled.pool.settings)
+    write_json(told, arguments.json)
+    print_table(Console(), f"{arguments.policy} on {source.name}, simulated", run.result)
+    if pooled is not None:
+        print_pool(Console(), pooled.stats)
     return 0
+
+
+def _shown(arguments: argparse.Namespace, console: Console) -> bool:
+    return console.is_terminal and not arguments.no_progress
+
+
+def _maker(
+    arguments: argparse.Namespace, source: StepSource, models: list[StepModel]
+) -> Callable[[], StepModel]:
+    """Makes step models, one per engine, and notes them in ``models``."""
+
+    def model() -> StepModel:
+        # A replay keeps its place, so every engine needs its own.
+        models.append(step_source(arguments.step_model).model if models else source.model)
+        return models[-1]
+
+    return model
 
 
 def _simulate(
@@ -98,11 +143,6 @@ def _simulate(
     models: list[StepModel],
     console: Console,
 ) -> Run:
-    def model() -> StepModel:
-        # A replay keeps its place, so every engine needs its own.
-        models.append(step_source(arguments.step_model).model if models else source.model)
-        return models[-1]
-
     with contextlib.ExitStack() as stack:
         sinks = []
         if arguments.steps is not None:
@@ -114,12 +154,12 @@ def _simulate(
                 )
                 for index in range(arguments.replicas)
             ]
-        shown = console.is_terminal and not arguments.no_progress
+        shown = _shown(arguments, console)
         progress = stack.enter_context(_bar(console, len(workload.requests), shown))
         return simulate(
             workload.requests,
             settings,
-            model,
+            _maker(arguments, source, models),
             config,
             replicas=arguments.replicas,
             router=arguments.router,

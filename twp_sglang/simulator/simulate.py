@@ -115,7 +115,7 @@ def simulate(
     if not any(request.prefix for request in workload):
         # Nothing can be found again: the free pages need no order.
         settings = settings.model_copy(update={"prefix_cache": False})
-    live = _live(workload)
+    live = live_requests(workload)
     left = 0
 
     def on_left(request: LiveRequest) -> None:
@@ -136,11 +136,16 @@ def simulate(
         for index in range(replicas)
     ]
     placed = serve(engines, build_router(router, engines, report_every_ms), live)
-    result = _result(live, engines, placed, slos, began)
+    result = result_of(live, engines, placed, slos, began)
     return Run(result, live, engines, placed)
 
 
-def _live(workload: Sequence[Request]) -> list[LiveRequest]:
+def live_requests(workload: Sequence[Request]) -> list[LiveRequest]:
+    """The workload's requests, ready to be served.
+
+    Raises:
+        ValueError: arrivals out of order.
+    """
     live = [
         LiveRequest(request, index, request.arrival_s * 1e3)
         for index, request in enumerate(workload)
@@ -151,13 +156,14 @@ def _live(workload: Sequence[Request]) -> list[LiveRequest]:
     return live
 
 
-def _result(
+def result_of(
     live: list[LiveRequest],
     engines: list[Engine],
     placed: list[int],
     slos: Sequence[Slo],
     began_s: float,
 ) -> SimulationResult:
+    """The result of a finished run; ``placed`` holds the engine of each request."""
     members: list[list[LiveRequest]] = [[] for _ in engines]
     for request, chosen in zip(live, placed, strict=True):
         members[chosen].append(request)
