@@ -70,7 +70,7 @@ def main() -> None:
         settings = EngineSettings(
             kv_tokens=413_696,
             step_kind="prefill-first" if stock else "mixed",
-            chunk_tokens=8192 if stock else 512,
+            decode_chunk_tokens=None if stock else 512,
         )
         best = float("inf")
         for _ in range(arguments.repeat):

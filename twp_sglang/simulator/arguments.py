@@ -100,8 +100,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--chunk-tokens",
         type=int,
         metavar="N",
-        help="prompt tokens per step, 0 for whole prompts [8192 prefill-first; else the "
-        "configuration's chunk_tokens, the profile's or 512]",
+        help="SGLang's own chunk, 0 for whole prompts [8192]; unset, a steering policy bounds "
+        "prompt tokens while somebody decodes by the configuration's chunk_tokens, the "
+        "profile's or 512",
     )
     add("--max-running", type=_positive, default=2048, metavar="N", help="rows of a batch [2048]")
     add("--max-queued", type=int, metavar="N", help="refuse beyond N waiting [none]")
@@ -208,16 +209,23 @@ def engine_settings(
         )
     stock = config.policy in ("off", "observe")
     kind = arguments.step_kind or ("prefill-first" if stock else "mixed")
+    page = arguments.page_size
     chunk: int | None = arguments.chunk_tokens
+    while_decoding: int | None = None
+    if not stock:
+        # As the launcher chooses C: a chunk size given for SGLang replaces only the default.
+        preferred = (profile.chunk_tokens if profile else None) or MIXED_CHUNK_TOKENS
+        while_decoding = config.chunk_tokens or (preferred if chunk is None else None)
+        if while_decoding is not None:
+            while_decoding = -(-while_decoding // page) * page
     if chunk is None:
-        preferred = config.chunk_tokens or (profile.chunk_tokens if profile else None)
-        chunk = STOCK_CHUNK_TOKENS if kind == "prefill-first" else preferred or MIXED_CHUNK_TOKENS
-        chunk = -(-chunk // arguments.page_size) * arguments.page_size
+        chunk = -(-STOCK_CHUNK_TOKENS // page) * page
     return EngineSettings(
         kv_tokens=kv_tokens,
         page_size=arguments.page_size,
         step_kind=kind,
         chunk_tokens=chunk or None,
+        decode_chunk_tokens=while_decoding,
         max_running_requests=arguments.max_running,
         max_queued_requests=arguments.max_queued,
         overlap=not arguments.no_overlap,

@@ -173,15 +173,23 @@ class Batcher:
         load = self.rows.load_tokens
         if self.chunked is not None:
             load -= self._remaining(self.chunked)
-        chunk = settings.chunk_tokens
         mixed_rows = running if self._mixed else 0
-        if chunk is not None and not self.driver.steers:
-            # A steering policy counts C in prompt tokens and is given the rows back.
-            chunk -= mixed_rows
+        chunk = self._chunk(running, mixed_rows)
         share = 1.0 if settings.ignore_eos else self.ratio.current
         return PrefillBudget(
             self.pool, load * share, mixed_rows, settings.max_prefill_tokens, chunk
         )
+
+    def _chunk(self, running: int, mixed_rows: int) -> int | None:
+        """Prompt tokens of this step; None where prompts are not chunked."""
+        chunk, while_decoding = self._settings.chunk_tokens, self._settings.decode_chunk_tokens
+        if chunk is None:
+            return None
+        if not self.driver.steers:
+            # SGLang takes one token per decoding row off the chunk of a mixed step.
+            return chunk - mixed_rows
+        # With nobody decoding there is nobody to protect.
+        return min(chunk, while_decoding) if running and while_decoding else chunk
 
     def _admit(self, request: LiveRequest, hit_tokens: int) -> None:
         rows = self.rows

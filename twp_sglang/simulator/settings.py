@@ -35,6 +35,12 @@ class EngineSettings(FrozenModel):
         description="prompt tokens per step (--chunked-prefill-size); none runs whole prompts; "
         "SGLang's own choice on an 80 GB GPU",
     )
+    decode_chunk_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="C, the bound on prompt tokens per step while somebody decodes, under a "
+        "policy that steers; chunk_tokens stays the bound otherwise. None leaves chunk_tokens",
+    )
     max_prefill_tokens: int = Field(
         default=16384, ge=1, description="prompt tokens per prefill batch; SGLang's default"
     )
@@ -88,14 +94,12 @@ class EngineSettings(FrozenModel):
                 f"kv_tokens = {self.kv_tokens} is less than one page of {self.page_size} tokens: "
                 "give the pool at least one page"
             )
-        if (
-            self.chunk_tokens is not None
-            and self.chunk_tokens % self.page_size
-            and self.page_size > 1
-        ):
-            raise ValueError(
-                f"chunk_tokens = {self.chunk_tokens} is not a multiple of page_size = "
-                f"{self.page_size}: SGLang ends chunks on pages, so give "
-                f"{-(-self.chunk_tokens // self.page_size) * self.page_size}"
-            )
+        for name in ("chunk_tokens", "decode_chunk_tokens"):
+            chunk = getattr(self, name)
+            if chunk is not None and chunk % self.page_size:
+                raise ValueError(
+                    f"{name} = {chunk} is not a multiple of page_size = {self.page_size}: "
+                    "SGLang ends chunks on pages, so give "
+                    f"{-(-chunk // self.page_size) * self.page_size}"
+                )
         return self
