@@ -8,12 +8,14 @@ and 400,000 KV tokens cost 26 MB.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from twp_sglang.demonstration.model_cache import cache_root, prepared
 from twp_sglang.simulator.arguments import STOCK_CHUNK_TOKENS
 from twp_sglang.simulator.step_sources import StepSource
 
@@ -24,11 +26,27 @@ this many entries for each possible request."""
 _HEAD_SIZE = 8
 """Smallest that torch's attention takes; KV per token is 2 x 8 floats."""
 
-_BUNDLED_NAME = "bytes"
-"""Folder of the model for a command line without --model-path: one token a byte."""
+_ARCHITECTURE = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": _HEAD_SIZE,
+    "intermediate_size": _HEAD_SIZE,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": _HEAD_SIZE,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+}
+
+_CHAT_TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 
 _SETTINGS = (
     ("load_format", "dummy", "there are no weights to load"),
+    ("sleep_on_idle", True, "an idle scheduler spins on a core that the clients need"),
     ("grammar_backend", "none", "arbitrary tokens follow no grammar; such requests are refused"),
 )
 
@@ -48,12 +66,16 @@ _REFUSALS = {
 }
 
 
-def with_model(engine_argv: Sequence[str], folder: Path) -> list[str]:
-    """SGLang's arguments with a model: the bundled one where none is named."""
+def with_model(engine_argv: Sequence[str]) -> list[str]:
+    """SGLang's arguments with a model: the bundled one where none is named.
+
+    Raises:
+        OSError: the cache, where it is kept, cannot be written.
+    """
     named = ("--model-path", "--model", "--config")
     if any(word.partition("=")[0] in named for word in engine_argv):
         return list(engine_argv)
-    return [*engine_argv, "--model-path", str(_bundled(folder / _BUNDLED_NAME))]
+    return [*engine_argv, "--model-path", str(_bundled())]
 
 
 def refused(arguments: Any) -> list[str]:
@@ -69,26 +91,28 @@ def refused(arguments: Any) -> list[str]:
     return reasons
 
 
-def prepare(arguments: Any, source: StepSource, folder: Path) -> list[str]:
+def prepare(arguments: Any, source: StepSource) -> list[str]:
     """Point ``arguments`` at the stand-in model; the lines that tell what was set.
 
     Raises:
         ValueError: no size of the KV pool, or the model's configuration cannot be read.
+        OSError: the cache cannot be written.
     """
     notes = [f"step times of {source.name}{_about(source)}; no model runs, tokens mean nothing"]
     asked_path = arguments.model_path
-    bundled = Path(asked_path) == folder / _BUNDLED_NAME
+    bundled = Path(asked_path) == _bundled()
     if not bundled:
         if arguments.tokenizer_path is None:
             arguments.tokenizer_path = asked_path
-        arguments.model_path = str(_stand_in(_model_config(asked_path), folder / "stand-in"))
+        arguments.model_path = str(_stand_in(_model_config(asked_path)))
         notes.append(f"model {asked_path}: its tokenizer and vocabulary only, no weight is loaded")
     if arguments.served_model_name is None:
         arguments.served_model_name = f"emulated-{source.name}" if bundled else asked_path
     for name, value, why in _SETTINGS:
-        if getattr(arguments, name, None) in (None, "auto"):
+        if getattr(arguments, name, None) in (None, False, "auto"):
             setattr(arguments, name, value)
-            notes.append(f"--{name.replace('_', '-')} {value}: {why}")
+            shown = "" if value is True else f" {value}"
+            notes.append(f"--{name.replace('_', '-')}{shown}: {why}")
     if arguments.max_total_tokens is None:
         kv_tokens = source.profile.kv_tokens if source.profile is not None else None
         if kv_tokens is None:
@@ -154,52 +178,47 @@ def _model_config(path: str) -> dict[str, Any]:
     }
 
 
-def _stand_in(facts: dict[str, Any], folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": _HEAD_SIZE,
-        "intermediate_size": _HEAD_SIZE,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-        "num_key_value_heads": 1,
-        "head_dim": _HEAD_SIZE,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "torch_dtype": "float32",
-        **facts,
-    }
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return folder
+def _stand_in(facts: dict[str, Any]) -> Path:
+    """The folder of a stand-in with these facts, made once and kept in the cache: the server
+    reads it while it starts, and a killed one could not clean up."""
+    config = json.dumps({**_ARCHITECTURE, **facts}, indent=1)
+
+    def build(folder: Path) -> None:
+        (folder / "config.json").write_text(config, encoding="utf-8")
+
+    return prepared(_cached("stand-in", config), "twp-emulate: stand-in", build)
 
 
-def _bundled(folder: Path) -> Path:
+def _bundled() -> Path:
     """A model for clients that bring none: a tokenizer of bytes with a chat template."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    facts = {
+        "vocab_size": 259,
+        "max_position_embeddings": CONTEXT_TOKENS,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    config = json.dumps({**_ARCHITECTURE, **facts}, indent=1)
 
-    special = {"<pad>": 0, "<s>": 1, "</s>": 2}
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = special | {symbol: 3 + index for index, symbol in enumerate(alphabet)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
-    )
-    fast.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    _stand_in(
-        {
-            "vocab_size": len(vocabulary),
-            "max_position_embeddings": CONTEXT_TOKENS,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 0,
-        },
-        folder,
-    )
-    fast.save_pretrained(folder)
-    return folder
+    def build(folder: Path) -> None:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        vocabulary = {symbol: 3 + index for index, symbol in enumerate(alphabet)}
+        tokenizer = Tokenizer(models.BPE({"<pad>": 0, "<s>": 1, "</s>": 2, **vocabulary}, []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        fast = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+        )
+        fast.chat_template = _CHAT_TEMPLATE
+        fast.save_pretrained(folder)
+        (folder / "config.json").write_text(config, encoding="utf-8")
+
+    return prepared(_cached("bytes", config + _CHAT_TEMPLATE), "twp-emulate: bytes", build)
+
+
+def _cached(kind: str, content: str) -> Path:
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return cache_root() / f"emulated-{kind}-{digest}"

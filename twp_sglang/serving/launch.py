@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 from twp_sglang.config import TwpConfig
 from twp_sglang.serving import emulation, engine_settings, options, refusals
@@ -43,12 +41,9 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return EXIT_USAGE
-    if asked.emulate is not None:
-        with tempfile.TemporaryDirectory(prefix="twp-emulated-") as folder:
-            return _serve(asked, Path(folder))
-    if asked.config.policy == "off":
+    if asked.config.policy == "off" and asked.emulate is None:
         return _serve_stock(asked.engine_argv)
-    return _serve(asked, None)
+    return _serve(asked)
 
 
 def _serve_stock(argv: list[str]) -> int:
@@ -68,15 +63,12 @@ def _serve_stock(argv: list[str]) -> int:
     return 0
 
 
-def _serve(asked: options.Options, folder: Path | None) -> int:
-    """Serve with hooks: TWP's, those of the emulated engine, or both.
-
-    ``folder`` takes the stand-in model of an emulated engine; None where it is real.
-    """
+def _serve(asked: options.Options) -> int:
+    """Serve with hooks: TWP's, those of the emulated engine, or both."""
     from patches.process import Payload, entry_for
 
-    steers = asked.config.policy != "off"
-    if not _hooks_fit(steers, folder is not None):
+    steers, emulates = asked.config.policy != "off", asked.emulate is not None
+    if not _hooks_fit(steers, emulates):
         return EXIT_USAGE
 
     from sglang.srt.plugins import load_plugins
@@ -84,28 +76,31 @@ def _serve(asked: options.Options, folder: Path | None) -> int:
     from sglang.srt.utils import kill_process_tree
 
     load_plugins()
-    arguments = prepare_server_args(
-        asked.engine_argv if folder is None else emulation.with_model(asked.engine_argv, folder)
-    )
+    try:
+        engine_argv = emulation.with_model(asked.engine_argv) if emulates else asked.engine_argv
+    except OSError as error:
+        print(f"twp: the model of the emulated engine cannot be kept: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    arguments = prepare_server_args(engine_argv)
     reasons = refusals.refused(arguments, asked.config.policy) if steers else []
     model = arguments.model_path
     preferred_chunk = asked.config.chunk_tokens
-    if asked.emulate is not None and folder is not None:
+    notes: list[str] = []
+    if asked.emulate is not None:
         reasons = emulation.refused(arguments) + reasons
         source = step_source(asked.emulate)
         preferred_chunk = preferred_chunk or emulation.chunk_tokens(source)
         try:
-            notes = () if reasons else emulation.prepare(arguments, source, folder)
-        except ValueError as error:
+            notes = [] if reasons else emulation.prepare(arguments, source)
+        except (ValueError, OSError) as error:
             reasons.append(str(error))
         model = arguments.served_model_name
     if reasons:
         for reason in reasons:
             print(f"twp: {reason}", file=sys.stderr)
         return EXIT_USAGE
-    if asked.emulate is not None:
-        for note in notes:
-            logger.warning("EMULATED engine: %s", note)
+    for note in notes:
+        logger.warning("EMULATED engine: %s", note)
     if steers:
         _tell(asked.config, asked.given)
     else:
@@ -114,12 +109,12 @@ def _serve(asked: options.Options, folder: Path | None) -> int:
     if asked.config.policy not in ("off", "observe"):
         # An emulated accelerator takes chunks as an accelerator does.
         interleaving = engine_settings.choose(
-            arguments, preferred_chunk, folder is None and _on_cpu(arguments)
+            arguments, preferred_chunk, not emulates and _on_cpu(arguments)
         )
         chunk_tokens = interleaving.chunk_tokens
         for note in interleaving.notes:
             logger.warning("TWP prefill: %s", note)
-    if folder is not None:
+    if emulates:
         emulation.fill_chunk(arguments)
     payload = Payload(
         asked.config.model_dump_json(),
