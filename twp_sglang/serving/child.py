@@ -73,11 +73,18 @@ class ServerProcess:
 
     @classmethod
     async def start(
-        cls, flags: Sequence[str], url: str, log: Path, *, thread_defaults: bool = True
+        cls,
+        flags: Sequence[str],
+        url: str,
+        log: Path,
+        *,
+        thread_defaults: bool = True,
+        module: str = "twp_sglang.launch_server",
     ) -> ServerProcess:
         """Start ``python -m twp_sglang.launch_server`` with ``flags``, which serves ``url``.
 
         Args:
+            module: what to run; SGLang's own launcher where the two are compared.
             thread_defaults: set :func:`environment`'s thread counts; a measurement leaves
                 them as the person has them.
 
@@ -88,7 +95,7 @@ class ServerProcess:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "twp_sglang.launch_server",
+                module,
                 *flags,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
