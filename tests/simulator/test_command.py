@@ -160,3 +160,55 @@ def test_the_module_runs_and_has_help() -> None:
         check=True,
     )
     assert "--step-model" in done.stdout
+
+
+@pytest.mark.parametrize("policy", ["round-robin", "serverlessllm", "twp"])
+def test_a_pool_is_reported_with_its_cold_starts(
+    trace: Path, tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool, out = tmp_path / "pool.toml", tmp_path / "o.json"
+    pool.write_text('gpus_per_node = 1\n[[models]]\nname = "m"\non_nvme = [1]\n')
+    assert run(trace, out, "--pool", str(pool), policy=policy) == 0
+    result = json.loads(out.read_text())
+    assert set(result) >= PROMISED
+    assert result["policy"] == policy
+    assert result["completed"] == result["pool"]["requests"]["m"] == 120
+    assert sum(result["pool"]["cold_starts"].values()) >= 1
+    # The first request at least waited for its container, and its TTFT holds that.
+    assert result["ttft_ms"]["max"] > result["pool"]["loading_ms"]["p50"] > 500
+    assert "cold starts" in capsys.readouterr().out
+
+
+def test_container_policies_bring_a_pool(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.json"
+    assert run(trace, out, policy="serverlessllm") == 0
+    assert json.loads(out.read_text())["pool"]["settings"]["nodes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("nodes = 0", [], "nodes = 0: Input should be greater than or equal to 1"),
+        ("nods = 1", [], "nods = 1: Extra inputs are not permitted"),
+        ("nodes =", [], "is neither TOML nor .json"),
+        ("[rates]\nnvme_gb_per_s = 0", [], "rates.nvme_gb_per_s = 0"),
+        ("[[models]]\nname = 'a'\nin_dram = [5]", [], "names node 5"),
+        ("", ["--pool", "absent.toml"], "absent.toml: cannot be read"),
+        ("", ["--replicas", "2"], "--replicas 2: a pool starts its containers itself"),
+        ("", ["--steps", "s.jsonl"], "--steps s.jsonl: a step trace is of one engine"),
+    ],
+)
+def test_bad_pools_are_one_message_and_status_2(
+    trace: Path,
+    tmp_path: Path,
+    text: str,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pool = tmp_path / "pool.toml"
+    pool.write_text(text + "\n")
+    assert run(trace, tmp_path / "o.json", "--pool", str(pool), *arguments) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
