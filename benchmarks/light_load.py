@@ -48,7 +48,7 @@ async def measure(module: str, flags: list[str], folder: Path, arguments: Any) -
         )
         if await client.wait() != 0:
             raise SystemExit(f"bench failed against {module}; server log: {server.tail()}")
-        summary: dict[str, Any] = json.loads(report.read_text())["summary"]
+        summary: dict[str, Any] = json.loads(report.read_text())["summary"]["latency"]
         return summary
     finally:
         await server.stop()

@@ -14,7 +14,7 @@ from twp_sglang.calibration.profile import Profile, read_profile
 from twp_sglang.serving import options
 
 SHORT = (
-    "--batches", "1,2,4,8", "--steps", "20", "--rounds", "3", "--contexts", "32",
+    "--batches", "1,2,4,8", "--steps", "60", "--rounds", "3", "--contexts", "32",
     "--budget-s", "25",
 )  # fmt: skip
 
@@ -54,13 +54,18 @@ def test_launch_measures_and_leaves_no_server(model: Path, tmp_path: Path) -> No
     assert profile.source == "trace"
     assert profile.engine.policy == "fcfs"
     assert set(medians(profile)) == {1, 2, 4, 8}
-    assert all(point.n == 20 for point in profile.decode_points)
+    assert all(point.n == 60 for point in profile.decode_points)
     # With C = 64 beside decoding requests, 192 tokens are three chunks.
     assert {p.tokens: p.chunks for p in profile.prefill_points} == {32: 1, 64: 1, 192: 3}
-    assert profile.decode is not None
-    assert profile.h0_tokens == pytest.approx(40.0 * profile.decode.b0)
-    config = options.parse(["--twp-profile", str(out)]).config
-    assert config.l_min_ms == profile.l_min_ms
+    if profile.decode is None:
+        # Neighbours on the machine disturbed too many visits: said, and nothing is claimed.
+        assert profile.warnings
+        assert profile.h0_tokens is None
+        assert profile.l_min_ms is None
+    else:
+        assert profile.h0_tokens == pytest.approx(40.0 * profile.decode.b0)
+        config = options.parse(["--twp-profile", str(out)]).config
+        assert config.l_min_ms == profile.l_min_ms
     assert out.with_suffix(".png").stat().st_size > 10_000
 
 
