@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from analysis.cells.machines import machine
-from analysis.cells.progress import bar
+from analysis.cells.progress import bar, page
 from analysis.cells.store import ResultFile
 from analysis.cells.traffic import check
 from analysis.cells.workers import run_plans
@@ -89,7 +89,7 @@ def compare(arguments: object, command: str) -> list[Outcome]:
     ):
         outcomes = run_plans(plans, store, a["jobs"], tell)
     write(outcomes, effort, a["reference"], a["capacity"], command, folder)
-    show(_page(), outcomes, a["reference"], a["capacity"])
+    show(page(), outcomes, a["reference"], a["capacity"])
     if not a["no_png"]:
         from analysis.comparing.figures import draw  # matplotlib takes a second to load
 
@@ -97,15 +97,6 @@ def compare(arguments: object, command: str) -> list[Outcome]:
             console.print(f"figure: {path}", highlight=False, soft_wrap=True)
     console.print(f"result: {folder / 'compare.csv'}", highlight=False, soft_wrap=True)
     return outcomes
-
-
-_PAGE_WIDTH = 140
-"""Columns where the output is no terminal, whose width is unknown."""
-
-
-def _page() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_PAGE_WIDTH)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The progress bar of the analyses."""
+"""Where the analyses print: the progress bar and the page of tables."""
 
 from __future__ import annotations
 
@@ -40,3 +40,13 @@ def bar(
             progress.update(task, total=now.plans, completed=now.plans_done, detail=detail)
 
         yield tell
+
+
+_PAGE_WIDTH = 140
+"""Columns where the output is no terminal, whose width is unknown."""
+
+
+def page() -> Console:
+    """The console for tables on the standard output."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PAGE_WIDTH)
