@@ -129,3 +129,15 @@ def test_pages_are_held_whole() -> None:
     # 17 + 16 tokens and a page of reserve do not go into 48.
     tight = serve([Request(0.0, 17, 16)], engine=settings(kv_tokens=48, page_size=16))
     assert tight.result.refused == {"larger than the KV pool": 1}
+
+
+def test_c_bounds_the_chunk_only_while_somebody_decodes() -> None:
+    run = serve(
+        [Request(0.0, 100, 4), Request(0.015, 100, 1)],
+        policy="fcfs",
+        engine=settings(step_kind="mixed", chunk_tokens=4096, decode_chunk_tokens=50),
+        model=PROMPT_COSTS,
+    )
+    # A alone enters whole [0, 20]; B in two chunks beside A's decoding, [20, 35] and [35, 50].
+    assert tokens_ms(run, 0) == [20.0, 35.0, 50.0, 60.0]
+    assert tokens_ms(run, 1) == [50.0]

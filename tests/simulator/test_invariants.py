@@ -67,6 +67,7 @@ engines = st.builds(
     page_size=st.sampled_from([1, 4, 16]),
     step_kind=st.sampled_from(["prefill-first", "interval", "mixed"]),
     chunk_tokens=st.sampled_from([64, 512, None]),
+    decode_chunk_tokens=st.sampled_from([None, 32]),
     overlap=st.booleans(),
     ignore_eos=st.booleans(),
     # Reserving little makes retractions common.
