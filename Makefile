@@ -44,7 +44,7 @@ test: setup ## lint, types, unit tests, engine tests on the CPU
 	$(MAKE) test-engine
 
 test-fast: setup ## tests without an engine
-	$(RUN) -m pytest -q -m "not engine and not soak and not gpu" $(ARGS)
+	$(RUN) -m pytest -q -n auto --dist loadfile -m "not engine and not soak and not gpu" $(ARGS)
 
 test-engine: setup ## tests that start the real engine on the CPU
 	$(RUN) -m pytest -q -m "engine and not soak" $(ARGS)
