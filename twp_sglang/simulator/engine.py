@@ -240,13 +240,12 @@ class Engine:
         if request in rows.running:
             begin, end = request.first, request.end
             kv_tokens = rows.leave(request, remaining)
-            self.batcher.full = False
         else:
             # Its only token came with its prefill, before it joined the batch.
             begin = end = 0
             rows.load_tokens -= remaining
             kv_tokens = request.fill_tokens
-            self.batcher.full = False
+        self.batcher.full = False
         self.pool.release(request, kv_tokens, keep=True)
         request.segments.append(Segment(first_token_ms, begin, end))
         request.produced = produced
