@@ -73,7 +73,7 @@ def machine(text: str) -> Machine:
         key, equals, value = override.partition("=")
         if key == KV_TOKENS and equals:
             kv_tokens = _whole(value, text)
-        elif affine is not None and key in AffineStep.model_fields and key != "kind":
+        elif affine is not None and equals and key in AffineStep.model_fields and key != "kind":
             changed[key] = _number(value, key, text)
         else:
             terms = [k for k in AffineStep.model_fields if k != "kind"] if affine else []

@@ -132,10 +132,11 @@ def _draw_metric(
                 )
         for axes in list(panels.flat)[len(planes) :]:
             axes.set_visible(False)
-        figure.supxlabel(f"{SYMBOLS[planes[0].x]}\n{caption}", fontsize=8.5, color=INK)
+        for axes in panels[-1]:
+            axes.set_xlabel(SYMBOLS[planes[0].x])
         figure.supylabel(SYMBOLS[planes[0].y], fontsize=9.5)
         figure.colorbar(mesh, ax=panels, label=METRICS[metric])
-        figure.suptitle(METRICS[metric], fontweight="bold", fontsize=10.5)
+        figure.suptitle(f"{METRICS[metric]}\n{caption}", fontsize=9.5)
         if any(prediction is not None for prediction in maps):
             figure.legend(
                 handles=[Line2D([], [], color=ORANGE, linewidth=1.8, label=_BOUNDARY)],
