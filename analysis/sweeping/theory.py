@@ -24,7 +24,7 @@ from twp_sglang.config import TwpConfig
 OVERLAP_DELAY_STEPS = 1
 """An overlapping scheduler decides before it has seen the step that runs."""
 
-_FINE = 40
+_FINE = 24
 """Points per axis of the map that the boundary is drawn from."""
 
 MARGIN_DECADES = 2.0
