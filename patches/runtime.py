@@ -5,13 +5,14 @@ guarded there: an exception in here is logged once with its traceback, stock sch
 takes over for good, and /server_info says so.
 
 How tensor-parallel ranks agree: rank 0 measures; its samples ride on SGLang's own request
-broadcast and reach every rank in the same scheduling pass. The policy sees only those
-samples, pass counts and request attributes.
+broadcast and reach every rank in the same scheduling pass, and so does its clock where the
+policy reads the time. The policy sees only those, pass counts and request attributes.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from pathlib import Path
@@ -36,6 +37,10 @@ logger = logging.getLogger(__name__)
 INFO_ATTRIBUTE = "_twp_request"
 """Where a request of SGLang carries what TWP knows of it."""
 
+TIME_EVERY_MS = 10.0
+"""How often rank 0 tells the time while it has no samples to send: an idle engine must know
+when the next request came, and a fraction of a step is near enough."""
+
 FINISHED_ATTRIBUTE = "_twp_finished"
 
 
@@ -44,6 +49,8 @@ class Envelope(NamedTuple):
 
     samples: tuple[StepSample, ...]
     number: int
+    now_ms: float = 0.0
+    """Rank 0's clock, where the policy reads the time."""
 
 
 class Ranks(NamedTuple):
@@ -95,6 +102,7 @@ class Runtime:
         self._grants: dict[int, Grant] = {}
         self._decision: Decision | None = None
         self._load: ActiveLoad | None = None
+        self._seen: PassView | None = None
         self._free_tokens = 0
         self._admissions: list[AdmissionRecord] = []
         self._forced = 0
@@ -110,10 +118,15 @@ class Runtime:
         self._made = 0
         self._delivered = 0
         self._newest_sample_step: int | None = None
+        self._now_ms = 0.0
+        self._told_ms = -TIME_EVERY_MS
         self._trace_dir = trace_dir
         self._trace_header = header
         self._trace: TraceWriter | None = None
         self._leads = False
+
+    def _since_start_ms(self) -> float:
+        return round((self._clock() - self._start_s) * 1e3, 3)
 
     # ------------------------------------------------------------------ faults
 
@@ -145,6 +158,7 @@ class Runtime:
             priority=self._priority(req),
             retracted=retracted,
             handle=req,
+            arrival_ms=self._now_ms,
         )
         self._next_seq += 1
         setattr(req, INFO_ATTRIBUTE, info)
@@ -178,6 +192,7 @@ class Runtime:
         self._grants.clear()
         self._decision = None
         self._load = None
+        self._seen = None
         self._admissions = []
         self._forced = 0
         if self.pass_index == self._faults.fail_at_pass:
@@ -204,7 +219,7 @@ class Runtime:
         self._grants = {id(grant.request.handle): grant for grant in decision.grants}
 
     def _decide(self, running_batch: Any) -> Decision:
-        view = self._view(running_batch)
+        view = self._seen = self._view(running_batch)
         self._decision = decision = self.policy.decide(view)
         self._load = ActiveLoad(view.load_tokens, view.batch)
         self._free_tokens = view.kv_free_tokens
@@ -215,8 +230,30 @@ class Runtime:
         chunked = scheduler.chunked_req
         active = engine_view.active_before(running_batch, chunked)
         load = self._load_reader.read(active)
-        free = engine_view.kv_free_tokens(scheduler) - engine_view.owed_prompt_tokens(chunked)
-        return PassView(self.pass_index, load.load_tokens, load.batch, free, self._capacity)
+        owed = engine_view.owed_prompt_tokens(chunked)
+        free = engine_view.kv_free_tokens(scheduler) - owed
+        return PassView(
+            self.pass_index,
+            load.load_tokens,
+            load.batch,
+            free,
+            self._capacity,
+            owed,
+            self._now_ms,
+        )
+
+    def step_chunk_tokens(self, running_batch: Any, page_size: int) -> int | None:
+        """Most prompt tokens in the step of this pass; None where nobody decodes or nothing
+        bounds them. A multiple of what a chunk must end on, or no prompt would move."""
+        if running_batch is None or not running_batch.reqs:
+            return None
+        # With an empty queue and a prompt under way SGLang asks for no order.
+        chosen = self.policy.chunk_tokens(self._seen or self._view(running_batch))
+        if chosen is None:
+            return self.chunk_tokens
+        align = getattr(self._scheduler, "truncation_align_size", None)
+        grain = math.lcm(page_size, int(align or 1))
+        return max(grain, chosen // grain * grain)
 
     def may_admit(self, req: Any) -> bool:
         """Whether the gate is open for ``req`` in this pass."""
@@ -284,7 +321,7 @@ class Runtime:
         state = self.policy.signals()
         record = StepRecord(
             step=self.pass_index,
-            t_ms=round((self._clock() - self._start_s) * 1e3, 3),
+            t_ms=self._since_start_ms(),
             kind=facts.kind,
             duration_ms=None,
             batch=facts.decode_rows,
@@ -364,12 +401,17 @@ class Runtime:
         if not self._leads:
             self._leads = True
             self._open_trace()
-        if not self._outbox:
+        if not self.policy.reads_time:
+            return Envelope(tuple(self._outbox), self._made) if self._outbox else None
+        now_ms = self._since_start_ms()
+        if not self._outbox and now_ms - self._told_ms < TIME_EVERY_MS:
             return None
-        return Envelope(tuple(self._outbox), self._made)
+        self._told_ms = now_ms
+        return Envelope(tuple(self._outbox), self._made, now_ms)
 
     def deliver(self, envelope: Envelope) -> None:
         """All ranks, in the same pass: feed the policy. Repeats are recognised."""
+        self._now_ms = max(self._now_ms, envelope.now_ms)
         first = envelope.number - len(envelope.samples)
         for offset, sample in enumerate(envelope.samples):
             if first + offset < self._delivered:

@@ -65,9 +65,12 @@ def prefill_adder_init(
         return
     # SGLang took one token per decoding row off the chunk; C is prompt tokens.
     whole = adder.rem_chunk_tokens + num_mixed_decode_tokens
-    decoding = running_batch is not None and len(running_batch.reqs) > 0
-    limited = decoding and runtime.chunk_tokens is not None
-    adder.rem_chunk_tokens = min(whole, runtime.chunk_tokens) if limited else whole
+    try:
+        chunk = runtime.step_chunk_tokens(running_batch, page_size)
+    except Exception:
+        runtime.fault("step_chunk_tokens")
+        return
+    adder.rem_chunk_tokens = whole if chunk is None else min(whole, chunk)
 
 
 HOOKS = (

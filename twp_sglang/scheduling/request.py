@@ -17,10 +17,13 @@ class RequestInfo:
         expected_tokens: output tokens still expected, r.
         priority: larger goes first; 0 where the engine has no priorities.
         retracted: it was running and lost its memory.
+        arrival_ms: rank 0's clock when it joined, as all ranks know it; 0 where no policy
+            reads it.
         handle: the engine's own object.
     """
 
     __slots__ = (
+        "arrival_ms",
         "arrival_pass",
         "expected_tokens",
         "handle",
@@ -43,6 +46,7 @@ class RequestInfo:
         priority: int = 0,
         retracted: bool = False,
         handle: Any = None,
+        arrival_ms: float = 0.0,
     ) -> None:
         self.rid = rid
         self.seq = seq
@@ -52,6 +56,7 @@ class RequestInfo:
         self.priority = priority
         self.retracted = retracted
         self.handle = handle
+        self.arrival_ms = arrival_ms
         self.slot = -1
 
     def __repr__(self) -> str:

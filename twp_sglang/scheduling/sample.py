@@ -40,3 +40,8 @@ class PassView(NamedTuple):
     """KV tokens free or evictable, less the prompt tokens still owed to chunked requests."""
     kv_capacity_tokens: int
     """KV tokens of the whole pool."""
+    owed_prompt_tokens: int = 0
+    """Prompt tokens that chunked requests still have to compute; above 0, one of ``batch``
+    does not decode yet."""
+    now_ms: float = 0.0
+    """Rank 0's clock, as all ranks know it; 0 where no policy reads it."""

@@ -124,9 +124,11 @@ class Batcher:
             running + (chunked is not None),
             pool.free_tokens - owed,
             pool.capacity_tokens,
+            owed,
+            driver.now_ms,
         )
         candidates = driver.candidates(view)
-        budget = self._budget(running)
+        budget = self._budget(running, driver.chunk_tokens(view))
         taken: list[tuple[LiveRequest, int]] = []
         if chunked is not None:
             extend = budget.next_chunk(owed, chunked.max_new_tokens)
@@ -168,26 +170,31 @@ class Batcher:
             return None
         return self._extend_batch(taken)
 
-    def _budget(self, running: int) -> PrefillBudget:
+    def _budget(self, running: int, chosen: int | None) -> PrefillBudget:
         settings = self._settings
         load = self.rows.load_tokens
         if self.chunked is not None:
             load -= self._remaining(self.chunked)
         mixed_rows = running if self._mixed else 0
-        chunk = self._chunk(running, mixed_rows)
+        chunk = self._chunk(running, mixed_rows, chosen)
         share = 1.0 if settings.ignore_eos else self.ratio.current
         return PrefillBudget(
             self.pool, load * share, mixed_rows, settings.max_prefill_tokens, chunk
         )
 
-    def _chunk(self, running: int, mixed_rows: int) -> int | None:
-        """Prompt tokens of this step; None where prompts are not chunked."""
+    def _chunk(self, running: int, mixed_rows: int, chosen: int | None) -> int | None:
+        """Prompt tokens of this step, ``chosen`` by the policy where it has a say; None where
+        prompts are not chunked."""
         chunk, while_decoding = self._settings.chunk_tokens, self._settings.decode_chunk_tokens
         if chunk is None:
             return None
         if not self.driver.steers:
             # SGLang takes one token per decoding row off the chunk of a mixed step.
             return chunk - mixed_rows
+        if chosen is not None:
+            page = self.pool.page_size
+            # Less than a page would not move a prompt at all.
+            return min(chunk, max(page, chosen // page * page))
         # With nobody decoding there is nobody to protect.
         return min(chunk, while_decoding) if running and while_decoding else chunk
 

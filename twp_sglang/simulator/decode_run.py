@@ -157,7 +157,7 @@ def _steps(engine: Engine, limit: int, until_ms: float, asks: bool) -> None:
             fresh = None
         if asks:
             assert policy is not None
-            view = _new(PassView, (pass_index + 1, load, riding, free, capacity))
+            view = _new(PassView, (pass_index + 1, load, riding, free, capacity, 0, now))
             if policy.decide(view).grants:
                 break
         if paged:

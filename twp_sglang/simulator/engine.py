@@ -166,7 +166,7 @@ class Engine:
     def _pass(self) -> bool:
         """One turn of the scheduler's loop; False when the engine is idle."""
         inbox, driver = self.inbox, self.driver
-        now = self.now_ms
+        now = driver.now_ms = self.now_ms
         driver.deliver()
         while inbox and inbox[0].arrival_ms <= now:
             self._arrive(inbox.popleft())

@@ -60,6 +60,8 @@ class PolicyDriver:
         self.sink = sink
         self.lengths = DeclaredLengths()
         self.pass_index = 0
+        self.now_ms = 0.0
+        """The engine's clock at the start of the pass."""
         self.idle_since_launch = True
         self.last_pass_empty = True
         self.last_done_ms: float | None = None
@@ -98,6 +100,7 @@ class PolicyDriver:
             priority=spec.priority,
             retracted=retracted,
             handle=request,
+            arrival_ms=self.now_ms,
         )
         self._next_seq += 1
         request.info = info
@@ -147,6 +150,12 @@ class PolicyDriver:
         if len(self._priorities) > 1:
             return sorted(self._line, key=lambda request: -request.spec.priority)
         return self._from_the_front(len(self._line))
+
+    def chunk_tokens(self, view: PassView) -> int | None:
+        """The policy's bound on prompt tokens in this step, where it steers and has one."""
+        if self.policy is None or not self.steers:
+            return None
+        return self.policy.chunk_tokens(view)
 
     def _from_the_front(self, count: int) -> Iterator[LiveRequest]:
         # The engine takes the front one or stops: no copy of a long queue is needed.

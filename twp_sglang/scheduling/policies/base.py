@@ -5,8 +5,9 @@ a :class:`Grant` in some :meth:`Policy.decide`, then :meth:`Policy.admitted` onc
 took it, or :meth:`Policy.withdraw` when it left unserved. Between passes
 :meth:`Policy.observe` brings the measured steps.
 
-All inputs are equal on all tensor-parallel ranks: the samples are rank 0's, waiting is
-counted in passes, and requests are named by their arrival number. A policy keeps to them
+All inputs are equal on all tensor-parallel ranks: the samples are rank 0's, as is the time
+where a policy reads it, waiting is counted in passes, and requests are named by their
+arrival number. A policy keeps to them
 and reads nothing else, so that ranks agree to the bit.
 """
 
@@ -42,6 +43,8 @@ class Policy(ABC):
     name: str = ""
     enforces = True
     """Whether the engine must follow; False for a policy that only watches."""
+    reads_time = False
+    """Whether it looks at ``now_ms`` and ``arrival_ms``, which are then rank 0's clock."""
 
     def __init__(self) -> None:
         self.queue = WaitingQueue()
@@ -74,6 +77,11 @@ class Policy(ABC):
     @abstractmethod
     def decide(self, view: PassView) -> Decision:
         """Whom to admit in this pass. Changes nothing: asked twice, it answers the same."""
+
+    def chunk_tokens(self, view: PassView) -> int | None:
+        """Most prompt tokens in the step that this pass forms, at least 1; None leaves the
+        engine's own setting. Changes nothing."""
+        return None
 
     def end_pass(  # noqa: B027 - most policies do not look at memory
         self, kv_free_tokens: int, kv_capacity_tokens: int, load: ActiveLoad | None
