@@ -1,4 +1,4 @@
-"""The paper's evaluation in the simulator: six schedulers, five workloads, four set-ups.
+"""The paper's evaluation in the simulator: six schedulers, five workloads, five set-ups.
 
 What the paper leaves open is chosen here once, with the reason beside it, and never by looking
 at its results:
@@ -20,7 +20,7 @@ import numpy as np
 
 from analysis.claims.published import Load, Published, Scheduler
 from controllers.laws.base import FrozenModel
-from twp_sglang.config import TwpConfig
+from twp_sglang.config import PolicyName, TwpConfig
 from twp_sglang.latency_metrics import TokenTimes, decode_gap_ms, e2e_ms, itl_ms, ttft_ms
 from twp_sglang.simulator.metrics import token_times
 from twp_sglang.simulator.placement import PlacementName
@@ -36,10 +36,12 @@ from twp_sglang.workloads.request import Request
 WorkloadName = Literal["poisson", "low", "medium", "high", "burst"]
 WORKLOADS: tuple[WorkloadName, ...] = ("poisson", "low", "medium", "high", "burst")
 
-SetupName = Literal["paper", "prompts", "window only", "cold pool"]
+SetupName = Literal["paper", "steep", "prompts", "window only", "cold pool"]
 SETUPS: dict[SetupName, str] = {
     "paper": "one warm V100, step time by equation (2)",
-    "prompts": "the same with 0.084 ms per prompt token: a long prompt doubles one step (II-A)",
+    "steep": "the same with alpha = 2 l_min / B0: tokens per second fall beyond B0, which favours "
+    "a window most",
+    "prompts": "as paper with 0.084 ms per prompt token: a long prompt doubles one step (II-A)",
     "window only": "as paper, nobody is forced in: the window alone decides",
     "cold pool": "2 nodes of 2 V100s that start cold, two models, one stored on each node",
 }
@@ -63,7 +65,7 @@ figure of the paper holds a cold start."""
 V100_RATES = LoadingRates(nvme_gb_per_s=3.0, dram_gb_per_s=12.0)
 """PCIe 3.0 instead of 4.0: half the local rates."""
 
-_POLICIES: dict[Scheduler, tuple[str, PlacementName]] = {
+_POLICIES: dict[Scheduler, tuple[PolicyName, PlacementName]] = {
     "FCFS": ("fcfs", "plain"),
     "RoundRobin": ("fcfs", "round-robin"),
     "Priority": ("priority", "plain"),
@@ -97,6 +99,8 @@ def plant(setup: SetupName) -> AffineStep:
     """Step time of a set-up."""
     step = named_profile("paper-v100").step
     assert isinstance(step, AffineStep)
+    if setup == "steep":
+        return step.model_copy(update={"alpha_ms": 2.0 * step.l_min_ms / step.b0})
     if setup == "prompts":
         return step.model_copy(update={"prefill_ms_per_token": PROMPT_MS})
     return step
@@ -125,6 +129,7 @@ def requests_of(task: Task, paper: Published) -> list[Request]:
         stream = functools.partial(
             _stream, _mixture(paper.table_prompts, shares), _mixture(paper.table_outputs, shares)
         )
+    phases: tuple[Phase, ...]
     if task.workload == "burst":
         mean_rate = rate * (1 - BURST_SHARE + BURST_SHARE * BURST_FACTOR)
         span_s = task.requests / mean_rate
@@ -157,7 +162,7 @@ def config_of(task: Task, paper: Published) -> TwpConfig:
     if task.setup == "window only":
         forcing = {"t_max_steps": NEVER_STEPS}
     return TwpConfig(
-        policy=_POLICIES[task.scheduler][0],  # type: ignore[arg-type]
+        policy=_POLICIES[task.scheduler][0],
         h0_tokens=paper.h0_tokens,
         gamma=paper.gamma,
         b0=paper.b0,

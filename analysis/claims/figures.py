@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis.claims.experiment import Task, simulate_task
 from analysis.claims.published import SCHEDULERS, Published
@@ -33,6 +34,9 @@ VERDICT_COLOURS: dict[Verdict, str] = {
     "not reproduced": ORANGE,
     "contradicts itself": PURPLE,
 }
+SHORT = ("FCFS", "RR", "Prio", "DynB", "SLLM", "TWP")
+"""Of :data:`SCHEDULERS`, for narrow axes."""
+
 NAMES = ("fig4_ttft_by_request.png", "fig5_fig6_fig8.png", "fig7_itl.png", "claims.png")
 
 
@@ -58,15 +62,16 @@ def _ttft_by_request(requests: int, paper: Published, path: Path) -> None:
     axes = figure.subplots()
     for name in SCHEDULERS:
         task = Task(setup="paper", workload="poisson", scheduler=name, run=0, requests=requests)
-        values = [ttft_ms(times) for times in simulate_task(task).times]
+        values = np.array([ttft_ms(times) for times in simulate_task(task).times])
         # Three of the six are the same line; the later ones are drawn thinner on top.
         width = 3.2 - 0.45 * SCHEDULERS.index(name) if name != "TWP" else 1.6
         axes.plot(values, color=COLOURS[name], lw=width, label=name)
     low, high = paper.fig4_twp_ms, max(paper.fig4_spike_ms.values())
-    axes.axhspan(low, high, color=INK, alpha=0.15, lw=0, label="the paper's, all schedulers")
+    axes.axhspan(low, high, color=INK, alpha=0.15, lw=0, label="paper, all")
     axes.set(yscale="log", xlabel="request", ylabel="TTFT (ms)")
     axes.set_title("Fig. 4 simulated: TTFT by request, Poisson at 18 req/s, one run")
-    axes.legend(ncols=4, loc="lower right")
+    _plain(axes)
+    figure.legend(ncols=7, loc="outside lower center", fontsize=7.5)
     figure.savefig(path)
 
 
@@ -82,6 +87,8 @@ def _bars(results: Results, paper: Published, path: Path) -> None:
     grid[1, 1].set(yscale="log", ylabel="requests/s", title="Fig. 6: throughput")
     _pair(grid[2, 0], results, "itl_cv", [paper.fig8_itl_cv[n] for n in SCHEDULERS])
     grid[2, 0].set(yscale="log", ylabel="CV", title="Fig. 8: CV of ITL")
+    for axes in grid.flat[:5]:
+        _plain(axes)
     legend = grid[2, 1]
     legend.axis("off")
     handles = [
@@ -101,11 +108,14 @@ def _pair(axes: Axes, results: Results, metric: str, printed: list[float]) -> No
     axes.bar(
         places + 0.2, means, 0.38, color=BLUE, yerr=np.maximum(errors, 0), ecolor=INK, capsize=2
     )
-    short = [
-        name.replace("ServerlessLLM", "Sllm").replace("RoundRobin", "RR") for name in SCHEDULERS
-    ]
-    axes.set_xticks(places, short)
+    axes.set_xticks(places, SHORT)
     axes.grid(axis="x", visible=False)
+
+
+def _plain(axes: Axes) -> None:
+    """Plain numbers on a logarithmic axis."""
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _itl(results: Results, paper: Published, path: Path) -> None:
@@ -133,6 +143,7 @@ def _itl(results: Results, paper: Published, path: Path) -> None:
         0.55, paper.fig7_tail_ms[1] * 1.05, "range of the paper's Fig. 7", fontsize=8.5, color=GREY
     )
     axes.set(yscale="log", ylabel="ITL (ms)")
+    _plain(axes)
     axes.set_title("Fig. 7 simulated: ITL at 18 req/s, quartiles and P1 to P99")
     figure.savefig(path)
 
@@ -154,8 +165,13 @@ def _claims(judged: Sequence[Judged], path: Path) -> None:
         except ValueError:
             continue  # the paper gives a direction and no number
     axes.axvline(1.0, color=INK, lw=1)
-    axes.set(xscale="log", yticks=range(len(rows)), xlabel="TWP over the other (log)")
+    axes.set(
+        xscale="log",
+        yticks=range(len(rows)),
+        xlabel="ratio; TWP over the best other unless the claim names another (log)",
+    )
     axes.set_yticklabels([row.place for row in rows], fontsize=8)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     handles = [

@@ -42,8 +42,8 @@ def interval(ours: Estimate) -> str:
 
 def statement_grid(rows: Sequence[Judged]) -> Grid:
     """The claims in words."""
-    lines = []
-    for row, elsewhere in rows:
+    lines: list[tuple[str, ...]] = []
+    for row, _, elsewhere in rows:
         assert row.ours is not None
         others = "; ".join(
             f"{setup} {number(value.mean)} {MARKS[verdict]}"

@@ -37,7 +37,7 @@ def printed_rows(results: Results, paper: Published) -> list[Row]:
     ) -> Row:
         ours = estimate(results.values("paper", workload, scheduler, metric))
         why = INPUT if unit == "ms" and "itl" in metric and abs(ours.mean - l_min) < 2 else ""
-        judged = Row(place, claim, f"{value:g}", ours, unit, judge_level(ours, value), why)
+        judged = Row(place, claim, f"{value:,.10g}", ours, unit, judge_level(ours, value), why)
         return with_contradictions(judged, found)
 
     rows = [
@@ -51,8 +51,13 @@ def printed_rows(results: Results, paper: Published) -> list[Row]:
             INPUT,
         ),
         row(
-            *("Fig. 4 TWP", "largest TTFT", paper.fig4_twp_ms),
-            *("poisson", "TWP", "ttft_ms_max", "ms"),
+            "Fig. 4 TWP",
+            "largest TTFT",
+            paper.fig4_twp_ms,
+            "poisson",
+            "TWP",
+            "ttft_ms_max",
+            "ms",
         ),
     ]
     rows[0] = with_contradictions(rows[0], found)

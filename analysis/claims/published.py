@@ -84,8 +84,9 @@ class Published(FrozenModel):
     table_probabilities: tuple[float, ...] = (0.5, 0.3, 0.2)
     runs: int = 10
 
-    # Fig. 2: the vertical axis.
+    # Fig. 2: the axes.
     fig2_axis_ms: tuple[float, float] = (4.0, 12.0)
+    fig2_batch: float = 24.0
     # Fig. 4 and its text: "near 50 ms throughout", spikes "of up to".
     fig4_twp_ms: float = 50.0
     fig4_spike_ms: dict[Scheduler, float] = Field(
@@ -162,6 +163,13 @@ class Published(FrozenModel):
             },
         }
     )
+
+    @property
+    def fig2_slope(self) -> float:
+        """alpha B0 / l_min if the curve of Fig. 2 fills its axes; above 1 tokens per second
+        fall with the batch beyond B0."""
+        rise = self.fig2_axis_ms[1] / self.fig2_axis_ms[0] - 1.0
+        return rise * self.b0 / (self.fig2_batch - self.b0)
 
     @property
     def mean_output_tokens(self) -> float:

@@ -91,7 +91,6 @@ def test_the_arithmetic_that_can_be_done_by_hand() -> None:
     assert "7,767 requests" in text
     # 199 * 43.11.
     assert "8,579 ms" in _text(table.end_to_end(PAPER))
-    # 2568.31/0.197 is not the largest: Priority's 467.47/0.123 is less, TWP medium/0.197 more.
     assert "TWP 0.197 in Fig. 6, 2,568" in _text(table.throughput_figures(PAPER))
 
 
