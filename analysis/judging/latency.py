@@ -50,6 +50,10 @@ METRICS = (
 
 AIM_ITL_P50_PERCENT = 5.0
 
+STEADY_PERCENT = 25.0
+"""Where the engine's own runs are further apart than this, being within their spread says
+nothing: the machine was doing other work."""
+
 
 class Traffic(FrozenModel):
     """What is served. Lengths in the load generator's notation."""
@@ -101,6 +105,11 @@ class LatencyFidelity(FrozenModel):
     metrics: tuple[Compared, ...]
     requests_judged: int
     itl_p50_error_percent: float
+
+    @property
+    def steady(self) -> bool:
+        """Whether the engine repeated itself well enough for a verdict."""
+        return self.metrics[0].spread_percent <= STEADY_PERCENT
 
 
 async def judge(

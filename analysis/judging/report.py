@@ -184,6 +184,12 @@ def show_latency(result: LatencyFidelity, console: Console) -> None:
             "yes" if item.within_spread else "no",
         )
     console.print(table)
+    if not result.steady:
+        console.print(
+            f"NO VERDICT: the engine's own runs differ by {result.metrics[0].spread_percent:.0f} % "
+            "in ITL P50, so no prediction can be judged by them; use a quieter machine"
+        )
+        return
     reached = abs(result.itl_p50_error_percent) < AIM_ITL_P50_PERCENT
     console.print(
         f"ITL P50 error {result.itl_p50_error_percent:+.1f} %: the aim of under "
