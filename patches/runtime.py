@@ -383,8 +383,9 @@ class Runtime:
         if not self._leads:
             # Only rank 0 is ever asked for its samples; the others must not hoard them.
             self._outbox.clear()
-        if self._trace is not None:
+        if self._trace is not None or self.policy.reads_lengths:
             self._note_finished(batch)
+        if self._trace is not None:
             if self._finished:
                 record = record._replace(finished=tuple(self._finished))
                 self._finished = []
@@ -394,7 +395,10 @@ class Runtime:
         for req in batch.reqs:
             if req.finished() and not getattr(req, FINISHED_ATTRIBUTE, False):
                 setattr(req, FINISHED_ATTRIBUTE, True)
-                self._finished.append((len(req.origin_input_ids), len(req.output_ids)))
+                if self.policy.reads_lengths:
+                    self.policy.finished(len(req.output_ids))
+                if self._trace is not None:
+                    self._finished.append((len(req.origin_input_ids), len(req.output_ids)))
 
     def outgoing(self) -> Envelope | None:
         """Rank 0: samples not yet delivered, to ride on the request broadcast."""

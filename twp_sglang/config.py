@@ -13,8 +13,9 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from controllers.laws.base import FrozenModel
 from controllers.laws.registry import law_entry
+from controllers.models.latency import LatencyModel
 
-PolicyName = Literal["off", "observe", "fcfs", "priority", "dynamic-batch", "twp"]
+PolicyName = Literal["off", "observe", "fcfs", "priority", "dynamic-batch", "twp", "slo"]
 POLICY_NAMES: tuple[PolicyName, ...] = (
     "off",
     "observe",
@@ -22,6 +23,7 @@ POLICY_NAMES: tuple[PolicyName, ...] = (
     "priority",
     "dynamic-batch",
     "twp",
+    "slo",
 )
 
 LawName = Literal["paper", "regulated", "gradient2", "vegas", "aimd", "fixed"]
@@ -32,7 +34,8 @@ class TwpConfig(FrozenModel):
 
     policy: PolicyName = Field(
         default="twp",
-        description="who decides admissions: twp; fcfs, priority (shortest prompt first) and "
+        description="who decides admissions: twp; slo (experimental) holds itl_slo_ms and "
+        "ttft_slo_ms by a model of the step; fcfs, priority (shortest prompt first) and "
         "dynamic-batch are the paper's baselines; observe decides nothing and records what "
         "twp would have done; off registers no hook at all",
     )
@@ -83,8 +86,8 @@ class TwpConfig(FrozenModel):
     alpha_ms: float | None = Field(
         default=None,
         ge=0,
-        description="slope of the step time above b0, per request; recorded for the analysis, "
-        "the paper's law does not read it",
+        description="slope of the step time above b0, per request; read by policy slo and by the "
+        "analysis, not by the paper's law",
     )
     sigma_ref: float = Field(
         default=1.1, gt=1, description="slowdown that law regulated holds (analysis: docs/control)"
@@ -166,6 +169,62 @@ class TwpConfig(FrozenModel):
         "one in the text",
     )
 
+    # Policy slo.
+    itl_slo_ms: float = Field(
+        default=50.0,
+        gt=0,
+        description="policy slo: longest step, ms; 20 tokens per second, faster than people read",
+    )
+    ttft_slo_ms: float = Field(
+        default=2000.0,
+        gt=0,
+        description="policy slo: longest time to first token, ms; a usual objective of chat",
+    )
+    a_ms: float | None = Field(
+        default=None,
+        ge=0,
+        description="policy slo: slope of the step time at every batch size, ms per request; "
+        "unset, 0 where the model is given",
+    )
+    kappa_ms_per_token: float | None = Field(
+        default=None,
+        ge=0,
+        description="policy slo: step time per KV-cache token read, ms; unset, 0 where the model "
+        "is given",
+    )
+    prefill_ms_per_token: float | None = Field(
+        default=None,
+        ge=0,
+        description="policy slo: step time per prompt token, ms; the model is given where this "
+        "and l_min_ms are, and learned while serving otherwise",
+    )
+    prefill_free_tokens: float = Field(
+        default=0.0,
+        ge=0,
+        description="policy slo: prompt tokens per step that cost nothing, because the step reads "
+        "weights meanwhile; 0 is the cautious side",
+    )
+    late_after_ms: float = Field(
+        default=30_000.0,
+        gt=0,
+        description="policy slo: waiting time from which a request that missed its TTFT may go "
+        "first; half the patience of usual client time limits of a minute",
+    )
+    late_share: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="policy slo: share of the prompt tokens that requests gone first for their age "
+        "may take; without a bound they cost the others 4 to 9 points of goodput",
+    )
+    kv_margin: float = Field(
+        default=0.04,
+        ge=0,
+        lt=1,
+        description="policy slo: share of the KV cache kept free at the predicted peak; the error "
+        "of the forecast",
+    )
+
     evidence: dict[str, Any] | None = Field(
         default=None, description="where the values come from; written by tune, not read"
     )
@@ -179,6 +238,20 @@ class TwpConfig(FrozenModel):
         if isinstance(value, bool | str):
             raise ValueError("must be a number, not text or true and false")
         return value
+
+    def step_model(self) -> LatencyModel | None:
+        """The calibrated step model, where the configuration holds one: constant and cost of
+        a prompt token at least."""
+        if self.l_min_ms is None or self.prefill_ms_per_token is None:
+            return None
+        return LatencyModel(
+            l_min_ms=self.l_min_ms,
+            b0=float(self.b0),
+            alpha_ms=self.alpha_ms or 0.0,
+            a_ms=self.a_ms or 0.0,
+            kappa_ms_per_token=self.kappa_ms_per_token or 0.0,
+            prefill_ms_per_token=self.prefill_ms_per_token,
+        )
 
     @model_validator(mode="after")
     def _orders(self) -> TwpConfig:

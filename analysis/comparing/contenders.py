@@ -24,6 +24,8 @@ DERIVED = {
     "h0_batch": "h0_tokens: so many requests of the traffic's mean output length",
     "itl_target_share": "itl_target_ms: this share of the objective's ITL limit (of 100 ms "
     "where it has none)",
+    "step_model": "of policy slo: 'machine' gives it the step model of the machine, as a full "
+    "calibration would; 'learned' gives it nothing",
 }
 
 CHUNKS = (64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
@@ -108,12 +110,19 @@ def setting(
         if machine.step.b0 >= 1:
             config["b0"] = round(machine.step.b0)
     config.update(contender.config)
+    if config.get("policy") == "slo":
+        config.setdefault("itl_slo_ms", itl_limit_ms(slo))
+        config.setdefault("ttft_slo_ms", ttft_limit_ms(slo))
     engine = dict(contender.engine)
     for key, value in choice.items():
         if key == "h0_batch":
             config["h0_tokens"] = float(value * mean_output_tokens)
         elif key == "itl_target_share":
             config["itl_target_ms"] = float(value) * itl_limit_ms(slo)
+        elif key == "step_model":
+            config.pop("l_min_ms", None)
+            if value == "machine" and machine.step is not None:
+                config.update(machine.step.model_dump(exclude={"kind", "b0"}))
         elif key in EngineSettings.model_fields:
             # chunk_tokens is a field of both: the engine's is the one that a step obeys.
             engine[key] = value
@@ -128,6 +137,11 @@ def itl_limit_ms(slo: str) -> float:
         s.limit_ms for s in parse_slos(slo) if s.metric.startswith("itl") or s.metric == "tpot"
     ]
     return min(limits, default=100.0)
+
+
+def ttft_limit_ms(slo: str) -> float:
+    """The TTFT limit of a list of objectives; 2 s where it has none."""
+    return min((s.limit_ms for s in parse_slos(slo) if s.metric == "ttft"), default=2000.0)
 
 
 _MIXED = {"step_kind": "mixed"}
@@ -213,6 +227,22 @@ CATALOGUE: dict[str, Contender] = {
         _window_law("gradient2", "Gradient2 window", "Gradient2 on the token window"),
         _window_law("vegas", "Vegas window", "Vegas on the token window"),
         _window_law("aimd", "AIMD window", "AIMD on the token window"),
+        Contender(
+            name="slo",
+            title="policy slo",
+            about="steps and first tokens held by prediction, with the machine's step model",
+            config={"policy": "slo"},
+            engine={**_MIXED, "chunk_tokens": 8192},
+            axes={"step_model": ("machine",)},
+        ),
+        Contender(
+            name="slo-uncalibrated",
+            title="policy slo, no profile",
+            about="the same from nothing: it learns the step model while serving",
+            config={"policy": "slo"},
+            engine={**_MIXED, "chunk_tokens": 8192},
+            axes={"step_model": ("learned",)},
+        ),
     )
 }
 

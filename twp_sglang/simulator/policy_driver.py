@@ -113,6 +113,11 @@ class PolicyDriver:
         if not self.steers:
             self._line.append(request)
 
+    def answered(self, output_tokens: int) -> None:
+        """A request completed."""
+        if self.policy is not None and self.policy.reads_lengths:
+            self.policy.finished(output_tokens)
+
     def deliver(self) -> None:
         """The samples made since the last pass reach the policy."""
         outbox = self.outbox

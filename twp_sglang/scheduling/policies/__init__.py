@@ -10,6 +10,7 @@ from twp_sglang.scheduling.policies.dynamic_batch import DynamicBatch
 from twp_sglang.scheduling.policies.fcfs import Fcfs
 from twp_sglang.scheduling.policies.observe import Observe
 from twp_sglang.scheduling.policies.priority import ShortestPromptFirst
+from twp_sglang.scheduling.policies.slo import Slo
 from twp_sglang.scheduling.policies.twp import Twp
 
 _POLICIES: dict[str, Callable[[TwpConfig], Policy]] = {
@@ -18,6 +19,7 @@ _POLICIES: dict[str, Callable[[TwpConfig], Policy]] = {
     "dynamic-batch": DynamicBatch,
     "twp": Twp,
     "observe": Observe,
+    "slo": Slo,
 }
 
 

@@ -45,6 +45,8 @@ class Policy(ABC):
     """Whether the engine must follow; False for a policy that only watches."""
     reads_time = False
     """Whether it looks at ``now_ms`` and ``arrival_ms``, which are then rank 0's clock."""
+    reads_lengths = False
+    """Whether it wants to be told how long answers became."""
 
     def __init__(self) -> None:
         self.queue = WaitingQueue()
@@ -77,6 +79,9 @@ class Policy(ABC):
     @abstractmethod
     def decide(self, view: PassView) -> Decision:
         """Whom to admit in this pass. Changes nothing: asked twice, it answers the same."""
+
+    def finished(self, output_tokens: int) -> None:  # noqa: B027 - most do not learn lengths
+        """A request ended after ``output_tokens``; called where :attr:`reads_lengths`."""
 
     def chunk_tokens(self, view: PassView) -> int | None:
         """Most prompt tokens in the step that this pass forms, at least 1; None leaves the

@@ -1,0 +1,165 @@
+"""Who can still have a first token in time: Moore-Hodgson on one queue, and a late queue.
+
+With one server and due dates in order of arrival, serving in that order and dropping the
+longest job so far whenever one would be late leaves the fewest late jobs (Moore, Management
+Science 15(1), 1968). Here the server is the prompt stream, a job is a prompt and its due
+date is arrival + TTFT objective. Who is dropped is not refused: it waits in the late line,
+which is served in order of arrival when nobody else waits and, once a request has waited
+for ``aging``, before all others on a bounded share of the prompt tokens. So no prompt length
+starves and no backlog of late ones takes the machine from those who can be served in time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import chain
+
+from twp_sglang.scheduling.request import RequestInfo
+
+CREDIT_MAX_TOKENS = 8192.0
+"""Most prompt tokens that aged requests may have saved up: one whole chunk of a stock
+engine, so that a quiet spell does not buy a burst of long prompts."""
+
+_Key = tuple[int, int]
+
+
+def _key(request: RequestInfo) -> _Key:
+    """Larger priority first, then arrival."""
+    return (-request.priority, request.seq)
+
+
+class TtftLines:
+    """Fresh and late requests. :meth:`order` changes nothing; :meth:`commit` moves those
+    that the last order found late.
+
+    Args:
+        ttft_slo_ms: objective.
+        late_after_ms: waiting time from which a late request may go first.
+        late_share: share of the prompt tokens that may be spent on going first.
+    """
+
+    def __init__(self, ttft_slo_ms: float, late_after_ms: float, late_share: float) -> None:
+        self._slo_ms = ttft_slo_ms
+        self._aging_ms = late_after_ms
+        self._share = late_share
+        self._fresh: dict[int, RequestInfo] = {}
+        self._fresh_tokens = 0
+        self._priorities: set[int] = set()
+        self._late: list[tuple[_Key, RequestInfo]] = []
+        self._found_late: list[RequestInfo] = []
+        self.credit_tokens = 0.0
+
+    @property
+    def fresh(self) -> int:
+        """Requests not in the late line."""
+        return len(self._fresh)
+
+    @property
+    def late(self) -> int:
+        """Requests in the late line."""
+        return len(self._late)
+
+    def add(self, request: RequestInfo) -> None:
+        """A request arrives."""
+        self._fresh[request.seq] = request
+        self._fresh_tokens += request.prompt_tokens
+        self._priorities.add(request.priority)
+
+    def discard(self, request: RequestInfo) -> None:
+        """A request left, admitted or not; unknown ones are ignored."""
+        if self._fresh.pop(request.seq, None) is not None:
+            self._fresh_tokens -= request.prompt_tokens
+            if not self._fresh:
+                self._priorities.clear()
+            return
+        place = self._place(request)
+        if place is not None:
+            del self._late[place]
+
+    def is_late(self, request: RequestInfo) -> bool:
+        """Whether it stands in the late line."""
+        return self._place(request) is not None
+
+    def goes_first(self, request: RequestInfo, now_ms: float) -> bool:
+        """Whether it takes the turn of a fresh request for its age."""
+        aged = now_ms - request.arrival_ms >= self._aging_ms
+        return aged and bool(self._fresh) and self.is_late(request)
+
+    def spent(self, prompt_tokens: int, *, aged: bool) -> None:
+        """Account an admission: each earns credit for aged requests, theirs cost it."""
+        self.credit_tokens += self._share * prompt_tokens
+        if aged:
+            self.credit_tokens -= prompt_tokens
+        self.credit_tokens = min(self.credit_tokens, CREDIT_MAX_TOKENS)
+
+    def order(self, start_ms: float, now_ms: float, tokens_per_ms: float) -> Iterator[RequestInfo]:
+        """Everybody in the order to serve: aged ones as far as credit goes, those who can
+        keep the objective, late ones.
+
+        Args:
+            start_ms: when the next prompt can begin, step and prompts under way included.
+            now_ms: the time.
+            tokens_per_ms: rate at which prompts are served, above 0.
+        """
+        aged = self._aged(now_ms)
+        fresh = self._feasible(start_ms, tokens_per_ms)
+        first = {request.seq for request in aged}
+        rest = (request for _, request in self._late if request.seq not in first)
+        # Those found late in this very pass come last: they join the line at its end.
+        return chain(aged, fresh, rest, list(self._found_late))
+
+    def commit(self) -> None:
+        """Those found late by the last order join the late line for good."""
+        for request in self._found_late:
+            if self._fresh.pop(request.seq, None) is not None:
+                self._fresh_tokens -= request.prompt_tokens
+                insort(self._late, (_key(request), request), key=lambda entry: entry[0])
+        self._found_late = []
+
+    def _aged(self, now_ms: float) -> list[RequestInfo]:
+        found: list[RequestInfo] = []
+        credit = self.credit_tokens
+        for _, request in self._late:
+            if credit <= 0 or now_ms - request.arrival_ms < self._aging_ms:
+                break
+            found.append(request)
+            credit -= request.prompt_tokens
+        return found
+
+    def _feasible(self, start_ms: float, tokens_per_ms: float) -> Iterator[RequestInfo]:
+        self._found_late = []
+        if not self._fresh:
+            return iter(())
+        line: Iterator[RequestInfo] = iter(self._fresh.values())
+        if len(self._priorities) > 1:
+            line = iter(sorted(self._fresh.values(), key=_key))
+        else:
+            oldest = next(iter(self._fresh.values()))
+            if start_ms + self._fresh_tokens / tokens_per_ms <= oldest.arrival_ms + self._slo_ms:
+                return line
+        return self._walk(list(line), start_ms, tokens_per_ms)
+
+    def _walk(
+        self, line: list[RequestInfo], start_ms: float, tokens_per_ms: float
+    ) -> Iterator[RequestInfo]:
+        tokens = 0
+        longest: list[tuple[int, int, RequestInfo]] = []
+        dropped: set[int] = set()
+        for request in line:
+            tokens += request.prompt_tokens
+            heappush(longest, (-request.prompt_tokens, -request.seq, request))
+            if start_ms + tokens / tokens_per_ms > request.arrival_ms + self._slo_ms:
+                _, _, worst = heappop(longest)
+                tokens -= worst.prompt_tokens
+                dropped.add(worst.seq)
+                self._found_late.append(worst)
+        self._found_late.sort(key=_key)
+        return (request for request in line if request.seq not in dropped)
+
+    def _place(self, request: RequestInfo) -> int | None:
+        place = bisect_left(self._late, _key(request), key=lambda entry: entry[0])
+        if place < len(self._late) and self._late[place][1] is request:
+            return place
+        return None

@@ -1,0 +1,222 @@
+"""Hold the user's objectives: the step by prediction, the first token by feasibility.
+
+Experimental, not the default: docs/slo.md has formulas, results and limits.
+
+- Rows: admit while the predicted decode step keeps the ITL objective with a learned margin.
+- Chunk: as many prompt tokens per step as the prediction leaves, at least 32.
+- Order: retracted, aged on a bounded share, those whose TTFT can be kept, late ones.
+- Memory: the predicted peak leaves a margin.
+
+Exempt from rows and memory are retracted requests and the head of an idle engine; nobody is
+exempt from what the engine can physically hold, which the engine itself checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from math import inf
+from typing import Any
+
+from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.decision import (
+    NOBODY_WAITS,
+    ClosedReason,
+    Decision,
+    Grant,
+    GrantReason,
+)
+from twp_sglang.scheduling.feasibility import TtftLines
+from twp_sglang.scheduling.kv_forecast import KvForecast
+from twp_sglang.scheduling.lengths_online import OutputLengths
+from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
+from twp_sglang.scheduling.prefill_rate import PrefillRate
+from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.sample import PassView, StepSample
+from twp_sglang.scheduling.step_model import OnlineStepModel
+
+
+class Slo(Policy):
+    """Policy ``slo``, see the module's text."""
+
+    name = "slo"
+    reads_time = True
+    reads_lengths = True
+
+    def __init__(self, config: TwpConfig) -> None:
+        super().__init__()
+        self._itl_slo_ms = config.itl_slo_ms
+        self._ttft_slo_ms = config.ttft_slo_ms
+        self._chunk_limit = config.chunk_tokens
+        self._warmup = config.warmup_steps
+        self.model = OnlineStepModel(config)
+        self.lines = TtftLines(config.ttft_slo_ms, config.late_after_ms, config.late_share)
+        self.rate = PrefillRate()
+        self.lengths = OutputLengths()
+        self._forecast = KvForecast(config.kv_margin)
+        self._load = ActiveLoad(0, 0)
+        self._now_ms = 0.0
+        self._step_ms: float | None = None
+
+    # ------------------------------------------------------------------- requests
+
+    def enqueue(self, request: RequestInfo) -> None:
+        """Joins the queue; fresh ones also the lines by TTFT."""
+        super().enqueue(request)
+        if not request.retracted:
+            self.lines.add(request)
+
+    def withdraw(self, request: RequestInfo) -> None:
+        """Left unserved."""
+        super().withdraw(request)
+        self.lines.discard(request)
+
+    def admitted(self, grant: Grant) -> None:
+        """Taken; pays or earns the credit of aged requests."""
+        request = grant.request
+        if not request.retracted:
+            aged = self.lines.goes_first(request, self._now_ms)
+            self.lines.spent(request.prompt_tokens, aged=aged)
+            self.lines.discard(request)
+        super().admitted(grant)
+
+    def taken(self, request: RequestInfo, *, agreed: bool = False) -> None:
+        """Taken by the engine on its own."""
+        self.lines.discard(request)
+        super().taken(request, agreed=agreed)
+
+    def finished(self, output_tokens: int) -> None:
+        """Teaches the output lengths."""
+        self.lengths.observe(output_tokens)
+
+    # ---------------------------------------------------------------- measurement
+
+    def observe(self, sample: StepSample) -> None:
+        """Teaches the step model, and the prompt rate where the step left somebody waiting."""
+        duration = sample.duration_ms
+        # Not finite would stay in the means for good.
+        if duration is None or not 0.0 < duration < inf:
+            return
+        if self._warmup > 0:
+            self._warmup -= 1
+            return
+        self._step_ms = duration
+        self.model.observe(sample, self._load.load_tokens, len(self.queue))
+        oldest = self.queue.oldest()
+        if oldest is not None and oldest.arrival_pass < sample.step:
+            self.rate.observe(duration, sample.prefill_tokens)
+
+    # ------------------------------------------------------------------ decisions
+
+    def decide(self, view: PassView) -> Decision:
+        """Grants in order while rows and memory allow, and why the next one must wait."""
+        queue = self.queue
+        self._now_ms = view.now_ms
+        if not len(queue):
+            return NOBODY_WAITS
+        kv = _kv_held(view)
+        open_to_rows = view.batch == 0 or self.model.admits(view.batch, kv)
+        if not queue.retracted and not open_to_rows:
+            return Decision((), "window")
+        grants: list[Grant] = []
+        closed: ClosedReason = ""
+        load, batch, free = view.load_tokens, view.batch, view.kv_free_tokens
+        capacity = max(1, view.kv_capacity_tokens)
+        remaining = self.lengths.mean_remaining_tokens
+        for request in chain(queue.retracted, self._order(view, kv)):
+            if len(grants) == GRANTS_PER_PASS:
+                closed = "limit"
+                break
+            prompt = request.prompt_tokens
+            reason: GrantReason
+            if request.retracted:
+                reason = "retracted"
+            elif batch == 0:
+                reason = "idle"
+            elif not self.model.admits(batch, kv):
+                closed = "window"
+                break
+            elif not self._forecast.fits(
+                free, capacity, prompt, load + request.expected_tokens, batch + 1, remaining
+            ):
+                closed = "kv"
+                break
+            else:
+                reason = "policy"
+            grants.append(
+                Grant(
+                    request,
+                    reason,
+                    load,
+                    (free - prompt) / capacity,
+                    self._forecast.margin,
+                    None,
+                    view.pass_index - request.arrival_pass,
+                )
+            )
+            load += request.expected_tokens
+            batch += 1
+            free -= prompt
+        return Decision(tuple(grants), closed)
+
+    def _order(self, view: PassView, kv_tokens: int) -> Iterator[RequestInfo]:
+        rate = self.rate.tokens_per_ms(self.model.prompt_rate(_decoding(view), kv_tokens))
+        # The first token comes with the result of the step that ends the prompt.
+        start = view.now_ms + (self._step_ms or 0.0) + view.owed_prompt_tokens / rate
+        return self.lines.order(start, view.now_ms, rate)
+
+    def chunk_tokens(self, view: PassView) -> int | None:
+        """Prompt tokens whose predicted step keeps the objective."""
+        chunk = self.model.chunk_tokens(_decoding(view), _kv_held(view))
+        if self._chunk_limit is not None and _decoding(view) > 0:
+            chunk = min(chunk, self._chunk_limit)
+        return chunk
+
+    def end_pass(
+        self, kv_free_tokens: int, kv_capacity_tokens: int, load: ActiveLoad | None
+    ) -> None:
+        """Those found late in this pass stay late; remembers the load."""
+        self.lines.commit()
+        if load is not None:
+            self._load = load
+
+    # -------------------------------------------------------------------- reports
+
+    @property
+    def kv_threshold(self) -> float | None:
+        """Share of the pool left free at the predicted peak."""
+        return self._forecast.margin
+
+    def signals(self) -> Signals:
+        """The newest step. The window is reported by :meth:`snapshot` only: it follows from
+        the means per row, while the gate asks the model for the rows there are."""
+        return Signals(None, None, self._step_ms)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Adds objectives, model, margin, lines and rate."""
+        return {
+            **super().snapshot(),
+            "itl_slo_ms": self._itl_slo_ms,
+            "ttft_slo_ms": self._ttft_slo_ms,
+            "itl_ms": self._step_ms,
+            "window_tokens": self.model.window_tokens,
+            "l_min_ms": self.model.model.l_min_ms,
+            "load_tokens": self._load.load_tokens,
+            "batch": self._load.batch,
+            "late": self.lines.late,
+            "late_credit_tokens": self.lines.credit_tokens,
+            "answers_seen": self.lengths.finished,
+            "mean_remaining_tokens": self.lengths.mean_remaining_tokens,
+            **self.model.snapshot(),
+        }
+
+
+def _kv_held(view: PassView) -> int:
+    """KV tokens held now: what chunked requests owe is promised, not held."""
+    return max(0, view.kv_capacity_tokens - view.kv_free_tokens - view.owed_prompt_tokens)
+
+
+def _decoding(view: PassView) -> int:
+    """Rows that decode in the step: the chunked request does not."""
+    return max(0, view.batch - (view.owed_prompt_tokens > 0))
