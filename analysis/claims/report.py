@@ -124,7 +124,13 @@ def markdown(
     for verdict in VERDICTS:
         places = [j.row.place for j in judged if j.row.verdict == verdict]
         lines += [f"- {verdict}: {', '.join(places) or 'none'}"]
-    lines += ["", "Verdicts that hang on the set-up, by ours alone:", "", *_hanging(judged), ""]
+    lines += [
+        "",
+        "Verdicts that hang on the set-up, by ours alone (= reproduced, x not):",
+        "",
+        *_hanging(judged),
+        "",
+    ]
     if picture is not None:
         lines += [f"![Claims as ratios]({picture})", ""]
     lines += ["## What was chosen where the paper is silent", ""]
