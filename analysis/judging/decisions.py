@@ -39,8 +39,8 @@ WAVE_GAP_S = 3600.0
 """Between waves in the simulator: any time after the last answer will do."""
 
 _FIRST_ID = 3
-_IDS = 200
-"""Prompts are random ids that every model has; what they are does not matter."""
+MOST_REQUESTS = 250
+"""Prompts are made of that many ids, which every model has, and none begins like another."""
 
 
 class Admitted(FrozenModel):
@@ -90,8 +90,13 @@ def waves(
     """``count`` waves of ``size`` requests; a function of the arguments alone.
 
     Raises:
-        ValueError: a law that cannot be read.
+        ValueError: a law that cannot be read, or too many requests.
     """
+    if count * size > MOST_REQUESTS:
+        raise ValueError(
+            f"--waves {count} of --requests {size} are {count * size} requests; give at most "
+            f"{MOST_REQUESTS} in all, so that no two prompts begin alike"
+        )
     prompts, outputs = parse_lengths(prompt_law), parse_lengths(output_law)
     prompt_rng, output_rng = (np.random.default_rng([seed, stream]) for stream in range(2))
     return [
@@ -153,8 +158,14 @@ async def send(
     body = {
         "rid": [str(first + index) for index in range(len(wave))],
         "input_ids": [
-            rng.integers(_FIRST_ID, _FIRST_ID + _IDS, request.input_tokens).tolist()
-            for request in wave
+            # Each begins with an id of its own: a common one would be a prefix hit.
+            [
+                _FIRST_ID + first + index,
+                *rng.integers(
+                    _FIRST_ID, _FIRST_ID + MOST_REQUESTS, request.input_tokens - 1
+                ).tolist(),
+            ]
+            for index, request in enumerate(wave)
         ],
         "sampling_params": [
             {"max_new_tokens": request.output_tokens, "ignore_eos": True} for request in wave
