@@ -1,0 +1,1 @@
+"""Commands that run many simulations, or engines, and make one answer of them."""
