@@ -1,0 +1,253 @@
+"""What must hold of policy slo in every schedule, on some thousand random ones.
+
+The engine is that of random_engine.py with a clock; the rules are written down again here
+from docs/slo.md and share no code with the core but the step model's predictions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_engine import Engine, Traffic
+
+from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.decision import Decision, Grant
+from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS
+from twp_sglang.scheduling.policies.slo import Slo
+from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.sample import PassView, StepSample
+
+SCHEDULES_PER_EXAMPLE = 10
+
+CONFIGURATIONS = st.builds(
+    TwpConfig,
+    policy=st.just("slo"),
+    itl_slo_ms=st.sampled_from([5.0, 50.0, 200.0, 5000.0]),
+    ttft_slo_ms=st.sampled_from([50.0, 500.0, 2000.0]),
+    l_min_ms=st.none() | st.floats(1.0, 50.0),
+    prefill_ms_per_token=st.none() | st.floats(0.0, 1.0),
+    a_ms=st.none() | st.floats(0.0, 2.0),
+    kappa_ms_per_token=st.none() | st.floats(0.0, 0.01),
+    alpha_ms=st.none() | st.floats(0.0, 10.0),
+    b0=st.integers(1, 16),
+    prefill_free_tokens=st.sampled_from([0.0, 50.0]),
+    late_after_ms=st.sampled_from([20.0, 300.0, 30_000.0]),
+    late_share=st.floats(0.01, 1.0),
+    kv_margin=st.floats(0.0, 0.3),
+    chunk_tokens=st.none() | st.integers(1, 512),
+    warmup_steps=st.integers(0, 3),
+)
+
+TRAFFIC = st.builds(
+    Traffic,
+    passes=st.integers(8, 40),
+    arrivals_per_pass=st.sampled_from([0.3, 1.0, 3.0, 8.0, 50.0]),
+    longest_prompt=st.integers(1, 300),
+    longest_output=st.integers(1, 120),
+    capacity_tokens=st.integers(100, 20_000),
+    priorities=st.sampled_from([1, 1, 3]),
+    abort_rate=st.sampled_from([0.0, 0.02, 0.2]),
+    whim_rate=st.sampled_from([0.0, 0.3]),
+)
+
+
+class SloEngine(Engine):
+    """The random engine around policy slo."""
+
+    def __init__(self, config: TwpConfig, traffic: Traffic, seed: int) -> None:
+        super().__init__(config, traffic, seed)
+        self.slo = Slo(config)
+        self.policy: Any = self.slo
+        self.now_ms = 0.0
+        self.late: set[int] = set()
+
+    def one_pass(self) -> None:
+        """As the base, with this policy's rules."""
+        self.now_ms += self.random.uniform(1.0, 60.0)
+        # Now and then a burst that no pass can take in.
+        for _ in range(4 if self.random.random() < 0.05 else 1):
+            self._arrivals()
+        self._aborts()
+        # The forecast leaves little to retract: the engine does it at a whim as well.
+        if self.active and self.random.random() < 0.1:
+            self._retract(self.random.choice(self.active))
+        self.pass_index += 1
+        view = self._view()
+        decision = self.slo.decide(view)
+        self._decides_the_same_again(view, decision)
+        self._holds(view, decision)
+        chunk = self.slo.chunk_tokens(view)
+        assert chunk is not None
+        assert 1 <= chunk <= 8192
+        if view.batch == 0:
+            assert chunk == 8192
+        self._admit(decision)
+        self._decode()
+        self.slo.end_pass(self.free, self.traffic.capacity_tokens, self._load())
+        self._measure()
+        assert set(self.slo.queue) == set(self.waiting)
+        fresh = sum(not info.retracted for info in self.waiting)
+        assert self.slo.lines.fresh + self.slo.lines.late == fresh
+        self._late_stays_late()
+
+    def _join(self, prompt: int, expected: int, priority: int, retracted: bool) -> None:
+        info = RequestInfo(
+            f"r{self.seq}", self.seq, self.pass_index, prompt, expected, priority=priority,
+            retracted=retracted, arrival_ms=self.now_ms,
+        )  # fmt: skip
+        self.seq += 1
+        self.waiting.append(info)
+        self.policy.enqueue(info)
+
+    def _view(self) -> PassView:
+        return super()._view()._replace(now_ms=self.now_ms)
+
+    def _leave(self, running: Any) -> None:
+        super()._leave(running)
+        if running.left <= 0:
+            self.slo.finished(running.info.expected_tokens)
+
+    def _guards_hold_on_admission(self, grant: Grant) -> None:
+        if grant.reason == "idle":
+            assert not self.active
+        elif grant.reason == "policy":
+            free = self.free - grant.request.prompt_tokens
+            assert free > self.config.kv_margin * self.traffic.capacity_tokens
+        else:
+            assert grant.reason == "retracted"
+            assert grant.request.retracted
+
+    # ------------------------------------------------------------------ the rules
+
+    def _holds(self, view: PassView, decision: Decision) -> None:
+        grants = decision.grants
+        granted = {grant.request.seq for grant in grants}
+        assert len(granted) == len(grants) <= GRANTS_PER_PASS
+        assert granted <= {info.seq for info in self.waiting}
+        left = [info for info in self.waiting if info.seq not in granted]
+        kv = view.kv_capacity_tokens - view.kv_free_tokens
+        batch = view.batch
+        for grant in grants:
+            if grant.reason == "policy":
+                assert batch > 0
+                assert self.slo.model.admits(batch, kv)
+            elif grant.reason == "idle":
+                assert batch == 0
+            batch += 1
+        self.closed.add(decision.closed)
+        if len(grants) == GRANTS_PER_PASS:
+            assert decision.closed == ("limit" if left else "")
+            return
+        assert not any(info.retracted for info in left), "nothing closes on retracted ones"
+        assert (decision.closed == "") == (not left)
+        if left:
+            assert batch > 0, "an idle engine takes somebody"
+            if decision.closed == "window":
+                assert not self.slo.model.admits(batch, kv)
+            else:
+                assert decision.closed == "kv"
+        self._order_is_kept([grant.request for grant in grants])
+
+    def _order_is_kept(self, order: list[RequestInfo]) -> None:
+        """Retracted first; among those in time, and among late ones, priority then arrival."""
+        kinds = [info.retracted for info in order]
+        assert kinds == sorted(kinds, reverse=True)
+        fresh = [info for info in order if not info.retracted]
+        late_now = {info.seq for info in fresh if self.slo.lines.is_late(info)}
+        for line in (
+            [info for info in fresh if info.seq in late_now and not self._aged(info)],
+            [info for info in fresh if info.seq in late_now and self._aged(info)],
+        ):
+            keys = [(-info.priority, info.seq) for info in line]
+            assert keys == sorted(keys)
+
+    def _aged(self, info: RequestInfo) -> bool:
+        return self.now_ms - info.arrival_ms >= self.config.late_after_ms
+
+    def _late_stays_late(self) -> None:
+        here = {info.seq for info in self.waiting if self.slo.lines.is_late(info)}
+        waiting = {info.seq for info in self.waiting}
+        assert self.late & waiting <= here
+        self.late = here
+
+
+def test_every_decision_of_some_thousand_schedules() -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+    @given(config=CONFIGURATIONS, traffic=TRAFFIC, seed=st.integers(0, 2**32))
+    def schedules(config: TwpConfig, traffic: Traffic, seed: int) -> None:
+        for number in range(SCHEDULES_PER_EXAMPLE):
+            engine = SloEngine(config, traffic, seed + number * 2**33)
+            tally = engine.run()
+            seen["late"] += len(engine.late)
+            seen["retractions"] += tally.retractions
+            seen.update(tally.reasons)
+            seen.update(f"closed: {reason}" for reason in tally.closed)
+
+    schedules()
+    for what in ("policy", "idle", "retracted", "retractions", "late"):
+        assert seen[what] > 50, seen
+    for reason in ("", "window", "kv", "limit"):
+        assert seen[f"closed: {reason}"] > 10, seen
+
+
+@settings(deadline=None, max_examples=60)
+@given(config=CONFIGURATIONS, traffic=TRAFFIC, seed=st.integers(0, 2**32))
+def test_two_ranks_decide_the_same(config: TwpConfig, traffic: Traffic, seed: int) -> None:
+    """The second rank's requests have other objects and names; all inputs are equal."""
+    engine = SloEngine(config, traffic, seed)
+    other = Slo(config)
+    twins: dict[int, RequestInfo] = {}
+
+    class Mirror(Slo):
+        """Repeats every call on the other rank and compares the answers."""
+
+        def enqueue(self, request: RequestInfo) -> None:
+            super().enqueue(request)
+            twin = twins[request.seq] = RequestInfo(
+                f"other {request.seq}", request.seq, request.arrival_pass, request.prompt_tokens,
+                request.expected_tokens, priority=request.priority, retracted=request.retracted,
+                arrival_ms=request.arrival_ms,
+            )  # fmt: skip
+            other.enqueue(twin)
+
+        def withdraw(self, request: RequestInfo) -> None:
+            super().withdraw(request)
+            other.withdraw(twins.pop(request.seq))
+
+        def admitted(self, grant: Grant) -> None:
+            super().admitted(grant)
+            other.admitted(grant._replace(request=twins.pop(grant.request.seq)))
+
+        def observe(self, sample: StepSample) -> None:
+            super().observe(sample)
+            other.observe(sample)
+
+        def finished(self, output_tokens: int) -> None:
+            super().finished(output_tokens)
+            other.finished(output_tokens)
+
+        def end_pass(self, *arguments: Any) -> None:
+            super().end_pass(*arguments)
+            other.end_pass(*arguments)
+
+        def chunk_tokens(self, view: PassView) -> int | None:
+            chunk = super().chunk_tokens(view)
+            assert chunk == other.chunk_tokens(view)
+            return chunk
+
+        def decide(self, view: PassView) -> Decision:
+            mine, theirs = super().decide(view), other.decide(view)
+            assert mine.closed == theirs.closed
+            assert [(g.request.seq, *g[1:]) for g in mine.grants] == [
+                (g.request.seq, *g[1:]) for g in theirs.grants
+            ]
+            return mine
+
+    engine.slo = engine.policy = Mirror(config)
+    engine.run()
+    assert engine.slo.snapshot() == other.snapshot()

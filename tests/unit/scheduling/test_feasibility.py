@@ -1,0 +1,149 @@
+"""The order by TTFT feasibility, by hand and against every possible choice."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduling_builders import request
+
+from twp_sglang.scheduling.feasibility import CREDIT_MAX_TOKENS, TtftLines
+from twp_sglang.scheduling.request import RequestInfo
+
+
+def lines(*requests: RequestInfo, slo_ms: float = 100.0, share: float = 0.1) -> TtftLines:
+    made = TtftLines(slo_ms, late_after_ms=1000.0, late_share=share)
+    for one in requests:
+        made.add(one)
+    return made
+
+
+def prompt(seq: int, tokens: int, arrival_ms: float = 0.0, priority: int = 0) -> RequestInfo:
+    return request(seq, prompt_tokens=tokens, arrival_ms=arrival_ms, priority=priority)
+
+
+def order(of: TtftLines, now_ms: float = 0.0, rate: float = 1.0) -> list[int]:
+    return [one.seq for one in of.order(now_ms, now_ms, rate)]
+
+
+def test_with_time_enough_it_is_first_come_first_served() -> None:
+    of = lines(prompt(0, 60), prompt(1, 20), prompt(2, 20))
+    assert order(of) == [0, 1, 2]
+    of.commit()
+    assert of.late == 0
+
+
+def test_the_longest_makes_way_when_one_would_be_late() -> None:
+    # Due at 100 ms: 60 + 20 + 30 tokens at 1 per ms are 110 ms.
+    of = lines(prompt(0, 60), prompt(1, 20), prompt(2, 30))
+    assert order(of) == [1, 2, 0]
+    of.commit()
+    assert (of.fresh, of.late) == (2, 1)
+
+
+def test_a_later_due_date_saves_it() -> None:
+    of = lines(prompt(0, 60), prompt(1, 20), prompt(2, 30, arrival_ms=10.0))
+    assert order(of) == [0, 1, 2]
+
+
+def test_looking_changes_nothing_until_the_pass_ends() -> None:
+    of = lines(prompt(0, 90), prompt(1, 20))
+    assert order(of) == order(of) == [1, 0]
+    assert (of.fresh, of.late) == (2, 0)
+    of.commit()
+    assert (of.fresh, of.late) == (1, 1)
+
+
+def test_who_was_admitted_meanwhile_does_not_come_back_as_late() -> None:
+    long = prompt(0, 90)
+    of = lines(long, prompt(1, 20))
+    order(of)
+    of.discard(long)
+    of.commit()
+    assert (of.fresh, of.late) == (1, 0)
+
+
+def test_late_ones_wait_in_order_of_arrival() -> None:
+    of = lines(prompt(0, 500), prompt(1, 200), prompt(2, 300))
+    assert order(of) == [0, 1, 2]
+    of.commit()
+    assert (of.fresh, of.late) == (0, 3)
+    of.add(prompt(3, 10))
+    assert order(of) == [3, 0, 1, 2]
+
+
+def test_aged_ones_go_first_as_far_as_credit_goes() -> None:
+    of = lines(prompt(0, 500), prompt(1, 400))
+    order(of)
+    of.commit()
+    of.add(prompt(2, 10, arrival_ms=1000.0))
+    assert order(of, 1000.0) == [2, 0, 1], "no credit yet"
+    of.spent(40, aged=False)
+    assert of.credit_tokens == 4.0
+    assert order(of, 1000.0) == [0, 2, 1], "credit for one to begin"
+    of.spent(500, aged=True)
+    assert of.credit_tokens == 4.0 + 50.0 - 500.0
+    assert order(of, 1000.0) == [2, 0, 1]
+
+
+def test_credit_does_not_pile_up() -> None:
+    of = lines()
+    for _ in range(100):
+        of.spent(10_000, aged=False)
+    assert of.credit_tokens == CREDIT_MAX_TOKENS
+
+
+def test_only_who_takes_anothers_turn_pays() -> None:
+    old = prompt(0, 500)
+    of = lines(old)
+    order(of)
+    of.commit()
+    assert not of.goes_first(old, 2000.0), "nobody else waits"
+    fresh = prompt(1, 10, arrival_ms=2000.0)
+    of.add(fresh)
+    assert of.goes_first(old, 2000.0)
+    assert not of.goes_first(old, 500.0), "not old enough"
+    assert not of.goes_first(fresh, 9000.0), "not late"
+
+
+def test_priority_goes_before_arrival() -> None:
+    of = lines(prompt(0, 10), prompt(1, 10, priority=5), prompt(2, 10))
+    assert order(of) == [1, 0, 2]
+
+
+def test_unknown_requests_are_ignored() -> None:
+    of = lines(prompt(0, 10))
+    of.discard(prompt(7, 10))
+    assert of.fresh == 1
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 120), st.integers(0, 60)), min_size=1, max_size=8),
+    start=st.integers(0, 80),
+)
+def test_no_choice_has_fewer_late(jobs: list[tuple[int, int]], start: int) -> None:
+    """Moore's theorem, checked by trying all subsets."""
+    arrivals = sorted(arrival for _, arrival in jobs)
+    queue = [
+        prompt(seq, tokens, float(arrival))
+        for seq, ((tokens, _), arrival) in enumerate(zip(jobs, arrivals, strict=True))
+    ]
+    of = lines(*queue)
+    list(of.order(float(start), 60.0, 1.0))
+    of.commit()
+
+    def in_time(chosen: tuple[RequestInfo, ...]) -> bool:
+        at = float(start)
+        for one in chosen:
+            at += one.prompt_tokens
+            if at > one.arrival_ms + 100.0:
+                return False
+        return True
+
+    best = max(
+        size for size in range(len(queue) + 1) if any(map(in_time, combinations(queue, size)))
+    )
+    assert of.fresh == best
+    assert of.fresh + of.late == len(queue)

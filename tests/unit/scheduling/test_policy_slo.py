@@ -1,0 +1,187 @@
+"""Policy slo put together: who is let in, in which order, and how large the chunk is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from scheduling_builders import config, request, sample, view
+
+from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.decision import Decision
+from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.policies import build_policy
+from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS
+from twp_sglang.scheduling.policies.slo import Slo
+
+
+def slo(**fields: Any) -> Slo:
+    """10 ms and 1 ms per row, 0.1 ms per prompt token; 42.39 of 50 ms may be planned for."""
+    model = {"l_min_ms": 10.0, "a_ms": 1.0, "prefill_ms_per_token": 0.1}
+    policy = build_policy(config(**{"policy": "slo", "b0": 1, **model, **fields}))
+    assert isinstance(policy, Slo)
+    return policy
+
+
+def seqs(decision: Decision) -> list[int]:
+    return [grant.request.seq for grant in decision.grants]
+
+
+def test_it_is_not_the_default() -> None:
+    assert TwpConfig().policy == "twp"
+
+
+def test_nobody_waits() -> None:
+    assert slo().decide(view()) == Decision((), "")
+
+
+def test_rows_enter_while_the_predicted_step_keeps_the_objective() -> None:
+    policy = slo()
+    for seq in range(5):
+        policy.enqueue(request(seq))
+    # 10 + B ms <= 42.39 ms: 32 rows.
+    decision = policy.decide(view(batch=30))
+    assert (seqs(decision), decision.closed) == ([0, 1], "window")
+    assert [grant.reason for grant in decision.grants] == ["policy", "policy"]
+    assert policy.decide(view(batch=32)) == Decision((), "window")
+
+
+def test_deciding_changes_nothing() -> None:
+    policy = slo()
+    for seq in range(5):
+        policy.enqueue(request(seq, prompt_tokens=100_000 * (seq + 1)))
+    before = policy.snapshot()
+    there = view(kv_free_tokens=10**7, kv_capacity_tokens=10**7)
+    assert policy.decide(there) == policy.decide(there)
+    assert policy.snapshot() == before
+
+
+def test_an_idle_engine_takes_its_head_whatever_the_prediction() -> None:
+    policy = slo(itl_slo_ms=5.0)
+    policy.enqueue(request(0))
+    policy.enqueue(request(1))
+    decision = policy.decide(view(batch=0, load_tokens=0))
+    assert (seqs(decision), decision.closed) == ([0], "window")
+    assert decision.grants[0].reason == "idle"
+
+
+def test_retracted_ones_are_first_and_exempt() -> None:
+    policy = slo()
+    policy.enqueue(request(0))
+    policy.enqueue(request(1, retracted=True))
+    decision = policy.decide(view(batch=40, kv_free_tokens=1))
+    assert (seqs(decision), decision.closed) == ([1], "window")
+
+
+def test_memory_closes_by_its_predicted_peak() -> None:
+    policy = slo()
+    policy.enqueue(request(0, prompt_tokens=10, expected_tokens=100))
+    policy.enqueue(request(1, prompt_tokens=800, expected_tokens=100))
+    # 1000 - 10 - 0.5 * 120 > 40; 990 - 800 - 0.5 * 220 = 80 > 40; with 300 expected it is not.
+    assert seqs(policy.decide(view())) == [0, 1]
+    policy = slo()
+    policy.enqueue(request(1, prompt_tokens=800, expected_tokens=300))
+    decision = policy.decide(view())
+    assert (seqs(decision), decision.closed) == ([], "kv")
+
+
+def test_a_pass_grants_a_bounded_number() -> None:
+    policy = slo(itl_slo_ms=1000.0)
+    for seq in range(GRANTS_PER_PASS + 5):
+        policy.enqueue(request(seq, prompt_tokens=1, expected_tokens=1))
+    decision = policy.decide(view(kv_free_tokens=10**6, kv_capacity_tokens=10**6))
+    assert (len(decision.grants), decision.closed) == (GRANTS_PER_PASS, "limit")
+
+
+def test_the_chunk_fills_the_step_up_to_the_objective() -> None:
+    # 10 decoding rows: 20 ms; (42.39 - 20) / 0.1.
+    assert slo().chunk_tokens(view(batch=10)) == 223
+    # One of 11 is in the middle of its prompt and does not decode.
+    assert slo().chunk_tokens(view(batch=11, owed_prompt_tokens=500)) == 223
+    assert slo().chunk_tokens(view(batch=60)) == 32
+    assert slo().chunk_tokens(view(batch=0)) == 8192
+    assert slo(chunk_tokens=100).chunk_tokens(view(batch=10)) == 100
+    assert slo(chunk_tokens=100).chunk_tokens(view(batch=0)) == 8192
+
+
+def test_kv_tokens_count_where_they_make_the_step() -> None:
+    policy = slo(kappa_ms_per_token=0.01)
+    # 1000 held: 10 ms more than without; what is owed by the chunked request is not held.
+    assert policy.chunk_tokens(view(batch=10, kv_free_tokens=0)) == 123
+    there = view(batch=11, kv_free_tokens=-500, owed_prompt_tokens=500)
+    assert policy.chunk_tokens(there) == 123
+
+
+def test_the_longest_waits_when_not_all_can_have_their_first_token_in_time() -> None:
+    policy = slo(ttft_slo_ms=2000.0)
+    # The model promises 313 tokens in 42.3 ms beside 1 row: 14,800 in 2 s.
+    big = view(kv_free_tokens=10**6, kv_capacity_tokens=10**6)
+    for seq, tokens in enumerate((9000, 3000, 4000)):
+        policy.enqueue(request(seq, prompt_tokens=tokens))
+    assert seqs(policy.decide(big)) == [1, 2, 0]
+    policy.end_pass(10**6, 10**6, ActiveLoad(0, 0))
+    assert policy.snapshot()["late"] == 1
+
+
+def test_who_aged_goes_first_on_its_share() -> None:
+    late_pass = view(kv_free_tokens=10**6, kv_capacity_tokens=10**6)
+    policy = slo(ttft_slo_ms=2000.0, late_after_ms=5000.0, late_share=0.5)
+    policy.enqueue(request(0, prompt_tokens=90_000))
+    policy.decide(late_pass)
+    policy.end_pass(10**6, 10**6, None)
+    for seq in (1, 2):
+        policy.enqueue(request(seq, prompt_tokens=100, arrival_ms=6000.0))
+    now = late_pass._replace(now_ms=6000.0)
+    decision = policy.decide(now)
+    assert seqs(decision) == [1, 2, 0], "no credit yet"
+    policy.admitted(decision.grants[0])
+    assert seqs(policy.decide(now)) == [0, 2], "50 tokens of credit let one begin"
+    policy.admitted(policy.decide(now).grants[0])
+    assert policy.snapshot()["late_credit_tokens"] == 50.0 + 45_000.0 - 90_000.0
+
+
+def test_steps_teach_the_model_and_useless_ones_do_not() -> None:
+    policy = slo(warmup_steps=1)
+    for duration in (None, 0.0, math.inf, math.nan):
+        policy.observe(sample(duration))
+    policy.observe(sample(500.0))
+    assert policy.snapshot()["gain_decode"] == 1.0
+    assert policy.signals().itl_ms is None
+    policy.observe(sample(20.0, batch=8))
+    # Normalised LMS: 18 ms were predicted; 1 + 0.02 * 2/18.
+    assert policy.snapshot()["gain_decode"] == pytest.approx(1 + 0.02 * 2 / 18)
+    assert policy.signals().itl_ms == 20.0
+
+
+def test_only_steps_that_leave_somebody_waiting_tell_the_prompt_rate() -> None:
+    policy = slo()
+    before = policy.rate.tokens_per_ms(1.0)
+    policy.observe(sample(20.0, step=5, prefill_tokens=100, kind="mixed"))
+    assert policy.rate.tokens_per_ms(1.0) == before
+    policy.enqueue(request(0, arrival_pass=5))
+    policy.observe(sample(20.0, step=5, prefill_tokens=100, kind="mixed"))
+    assert policy.rate.tokens_per_ms(1.0) == before, "it came during that step"
+    policy.observe(sample(20.0, step=6, prefill_tokens=100, kind="mixed"))
+    assert policy.rate.tokens_per_ms(1.0) == (100 + 1000) / 1020
+
+
+def test_what_ended_bounds_the_forecast() -> None:
+    policy = slo()
+    policy.enqueue(request(0, expected_tokens=4096))
+    there = view(load_tokens=4096)
+    assert policy.decide(there).closed == "kv"
+    for _ in range(64):
+        policy.finished(99)
+    assert seqs(policy.decide(there)) == [0]
+
+
+def test_withdrawn_and_taken_requests_leave_the_lines() -> None:
+    policy = slo()
+    one, two = request(0), request(1)
+    policy.enqueue(one)
+    policy.enqueue(two)
+    policy.withdraw(one)
+    policy.taken(two)
+    assert policy.lines.fresh == len(policy.queue) == 0
+    assert policy.decide(view()) == Decision((), "")
