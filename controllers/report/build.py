@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.figure import Figure
+from pydantic import ValidationError
 
 from controllers.identification import PARAMETERS, Identification, identify
 from controllers.linearisation import LinearLoop
@@ -28,6 +29,7 @@ from controllers.report.replay import law_settings, replay_window
 from controllers.report.style import DPI, house_style
 from controllers.report.trace_figures import fit_figure, prediction_figure
 from controllers.report.verdict import Finding
+from controllers.settings import LAW_KEYS, Settings
 from controllers.stability_map import GAIN_FIELD
 from controllers.trace_reader import StepTrace
 from controllers.tuning import (
@@ -41,6 +43,15 @@ from controllers.tuning import (
 from controllers.tuning.loop_set import LoopSet, operating_points
 
 _LINES: Final = 40
+
+UNITS: Final = {
+    "l_min_ms": "ms",
+    "b0": "requests",
+    "alpha_ms": "ms per request above B0",
+    "kappa_ms_per_token": "ms per KV token",
+    "prefill_ms_per_token": "ms per prompt token",
+    "a_ms": "ms per request",
+}
 
 CAPTIONS: Final = {
     "fit": "Grey: measured steps with the other terms of the model taken out. The band is where "
@@ -163,7 +174,7 @@ def report_from_model(loop: LoopModel) -> Report:
         source=f"law {loop.law}, lengths {loop.lengths.name}, delay {loop.timing.delay_steps}, "
         f"l_min {latency.l_min_ms:g} ms, B0 {latency.b0:g}, alpha {latency.alpha_ms:g} ms",
         findings=tuple(verdict.of_model(loop, point, found)),
-        tables=(),
+        tables=(_stated_table(loop),),
         sections=tuple(sections),
     )
 
@@ -223,9 +234,12 @@ def _recorded(
     law, params = named
     beta = trace.header.config.get("beta")
     beta = found.summary.delay.beta if beta is None and found.summary.delay else beta
-    if beta is None or not 0 < beta <= 1 or GAIN_FIELD[law] not in params:
+    if not isinstance(beta, int | float) or not 0 < beta <= 1 or GAIN_FIELD[law] not in params:
         return None
-    config = LoopModel(law=law, law_params=params).make_law().config
+    try:
+        config = LoopModel(law=law, law_params=params).make_law().config
+    except ValidationError:  # the replay's finding names the field
+        return None
     configuration = {
         **params,
         "h_min_tokens": config.h_min,
@@ -258,6 +272,32 @@ def _setting_table(result: TuningResult) -> Table:
     return Table("What to set", ("key", "value", "why"), rows)
 
 
+def _stated_table(loop: LoopModel) -> Table:
+    """Every number the page rests on, defaults included: a page is read without its command."""
+    config = loop.make_law().config
+    rows: list[tuple[str, str, str]] = [("law", loop.law, "window law")]
+    stated: dict[str, Any] = {
+        key: getattr(config, key) for key in LAW_KEYS if getattr(config, key, None) is not None
+    }
+    if loop.law == "predictive":
+        stated["itl_objective_ms"] = getattr(config, "itl_objective_ms", None)
+    stated |= loop.latency.model_dump()
+    stated |= {
+        "beta": loop.beta,
+        "delay_steps": loop.timing.delay_steps,
+        "lengths": loop.lengths.name,
+        "prompt_tokens": loop.prompt_tokens,
+        "queue": loop.queue,
+    }
+    meaning = {key: field.description or "" for key, field in Settings.model_fields.items()}
+    meaning["itl_objective_ms"] = "step time to hold, ms"
+    for key, value in stated.items():
+        if value is not None:
+            shown = f"{value:.6g}" if isinstance(value, int | float) else str(value)
+            rows.append((key, shown, meaning.get(key, "")))
+    return Table("What was stated", ("key", "value", "meaning"), tuple(rows))
+
+
 def _model_table(found: Identification) -> Table:
     rows = []
     for name in PARAMETERS:
@@ -267,7 +307,7 @@ def _model_table(found: Identification) -> Table:
             if estimate is None
             else (f"{estimate.value:.5g}", f"{estimate.lo:.5g}", f"{estimate.hi:.5g}")
         )
-        rows.append((name, *shown))
+        rows.append((f"{name} ({UNITS[name]})", *shown))
     if (lengths := found.summary.lengths) is not None:
         rows.append(
             (

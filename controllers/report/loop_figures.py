@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 
@@ -19,6 +20,7 @@ from controllers.simulation.request_level import simulate_requests
 from controllers.tuning.loop_set import LoopSet
 
 _MAP_GAINS: Final = 26
+_BODE_FLOOR_DB: Final = -80.0
 _BURST_STEPS: Final = 300
 _BURST_FACTOR: Final = 4.0
 _LOAD: Final = 0.6
@@ -38,9 +40,10 @@ def bode_figure(nominal: LinearLoop, others: Sequence[LinearLoop]) -> Figure:
     omega, gain = nominal.grid
     top.axhline(0, color=INK, lw=1)
     at_pi = 20 * np.log10(max(abs(gain[-1]), 1e-9))
-    top.plot(np.pi, at_pi, "o", color=ORANGE, label=f"at omega = pi: {at_pi:.1f} dB", zorder=5)
+    if at_pi > _BODE_FLOOR_DB:  # lengths with a common divisor make it zero: nothing to mark
+        top.plot(np.pi, at_pi, "o", color=ORANGE, label=f"at omega = pi: {at_pi:.1f} dB", zorder=5)
     top.set(ylabel="|L|, dB", title="Bode: loop gain, broken at the window, where it is largest")
-    top.set_ylim(max(float(np.min(20 * np.log10(np.abs(gain) + 1e-9))) - 10, -80), None)
+    top.set_ylim(max(float(np.min(20 * np.log10(np.abs(gain) + 1e-9))) - 10, _BODE_FLOOR_DB), None)
     top.legend(loc="lower left")
     bottom.axhline(-180, color=INK, lw=1, ls="--")
     bottom.text(1.3e-3, -176, "-180 degrees", fontsize=8, va="bottom", color=INK)
@@ -94,7 +97,11 @@ def nyquist_figure(nominal: LinearLoop, others: Sequence[LinearLoop]) -> Figure:
         xlim=(-max(reach, 2.4), reach), ylim=(-reach, reach),
     )  # fmt: skip
     axis.set_aspect("equal")
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    # The layout measures labels before equal axes shrink the box, and is short by 0.1 inch.
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(w_pad=0.2)
+    figure.legend(loc="outside right upper")  # equal axes leave room beside, layout keeps it
     return figure
 
 

@@ -31,7 +31,7 @@ class WindowReplay:
 def law_settings(config: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
     """Law and its fields from the configuration in a trace's header, None without a law."""
     law = config.get("law", "paper")
-    if law not in LAWS or config.get("h0_tokens") is None:
+    if not isinstance(law, str) or law not in LAWS or config.get("h0_tokens") is None:
         return None
     taken = LAWS[law].config.model_fields
     return law, {k: v for k, v in config.items() if k in taken and v is not None}
@@ -53,7 +53,7 @@ def replay_window(trace: StepTrace) -> tuple[WindowReplay | None, str]:
     if named is None:
         return None, (
             "The trace's header does not say which law ran with which h0_tokens, so the window "
-            "is shown without a replay."
+            "is shown without a replay. Start the server with h0_tokens set to get one."
         )
     name, params = named
     try:

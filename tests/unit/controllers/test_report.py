@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,13 +15,18 @@ import numpy as np
 import pytest
 from synthetic_traces import Truth, request_trace, write_trace
 
+from controllers.identification import identify
 from controllers.models import LatencyModel, LengthLaw, LoopModel
 from controllers.report import Report, render, report_from_model, report_from_trace, write_report
+from controllers.report.build import _recorded
+from controllers.report.loop_figures import bode_figure, nyquist_figure
 from controllers.report.page import Section, Table
 from controllers.report.replay import law_settings, replay_window
+from controllers.report.style import house_style
 from controllers.report.verdict import Finding
 from controllers.trace_reader import read_step_trace
 from controllers.tuning import TuningGoals
+from controllers.tuning.loop_set import operating_points
 
 RAN: dict[str, Any] = {
     "law": "paper",
@@ -141,6 +148,48 @@ def test_report_of_a_model(law: str, names: set[str]) -> None:
     report = report_from_model(LoopModel(law=law, lengths=LengthLaw.uniform(1, 99)))
     assert {section.name for section in report.sections} == names
     assert report.findings
+
+
+def test_report_of_a_model_names_every_number_it_rests_on() -> None:
+    loop = LoopModel(law_params={"h0_tokens": 321.0}, beta=0.17, lengths=LengthLaw.const(50))
+    (table,) = report_from_model(loop).tables
+    shown = {row[0]: row[1] for row in table.rows}
+    assert shown["h0_tokens"] == "321"
+    assert shown["gamma"] == "0.15"
+    assert shown["beta"] == "0.17"
+    assert shown["lengths"] == "const:50"
+    assert shown["kappa_ms_per_token"] == "0"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"law": ["paper"]}, {"h0_tokens": "x"}, {"gamma": float("nan")}, {"beta": "x"}],
+)
+def test_rubbish_in_the_header_does_not_stop_the_report(
+    trace_file: Path, wrong: dict[str, Any]
+) -> None:
+    trace = read_step_trace(trace_file)
+    config = {**trace.header.config, **wrong}
+    spoilt = dataclasses.replace(trace, header=trace.header.model_copy(update={"config": config}))
+    found = identify(spoilt, seed=0)
+    assert _recorded(spoilt, found, TuningGoals(models=2), {}) is None
+    replay_window(spoilt)
+
+
+@pytest.mark.parametrize("lengths", [LengthLaw.geometric(50), LengthLaw.const(50)])
+def test_nothing_is_drawn_beyond_the_edge(lengths: LengthLaw) -> None:
+    latency = LatencyModel(alpha_ms=1.5)
+    loop, *others = operating_points(LoopModel(latency=latency, lengths=lengths))
+    for make in (bode_figure, nyquist_figure):
+        with house_style():
+            figure = make(loop, others)
+            figure.savefig(io.BytesIO(), format="png")  # lays out; canvas.draw() would not
+            seen = figure.get_tightbbox()  # inches
+        width, height = figure.get_size_inches()
+        assert seen.x0 >= 0
+        assert seen.y0 >= 0
+        assert seen.x1 <= width
+        assert seen.y1 <= height
 
 
 def test_an_unstable_model_is_called_so() -> None:
