@@ -12,7 +12,7 @@ replay the window   ``window_tokens, sigma, queue`` (and ``load_tokens, batch``)
 ==================  =========================================================
 
 The first row is required in every step; the rest may be absent, which reads as null.
-Numbers must be finite and not negative.
+Numbers must be finite, not negative and at most 2^53.
 
 There is no pydantic object per line: 50,000 steps load in well under a second.
 """
@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
+from controllers.models.lengths import MAX_LENGTH
 from controllers.step_trace import SCHEMA, VERSION, Header, Kind
 
 FloatArray = npt.NDArray[np.float64]
@@ -328,7 +329,7 @@ class _Parser:
             index = int(np.flatnonzero(bad)[0])
             raise self._fail(
                 numbers[index],
-                f"{name} is {_shown(values[index])}; it must be finite and not negative",
+                f"{name} is {_shown(values[index])}; it must lie in 0 .. {_LARGEST:.0f}",
             )
         return column
 
@@ -350,13 +351,15 @@ class _Parser:
             good = (
                 isinstance(pair, list)
                 and len(pair) == 2
-                and all(type(n) is int and 0 <= n <= _LARGEST for n in pair)
+                and all(type(n) is int and n >= 0 for n in pair)
+                and pair[0] <= _LARGEST
+                and pair[1] <= MAX_LENGTH
             )
             if not good:
                 raise self._fail(
                     number,
                     f"finished holds {_shown(pair)}; it must be a list of [prompt tokens, output "
-                    "tokens] with whole numbers that are not negative",
+                    f"tokens] with whole numbers that are not negative, outputs up to {MAX_LENGTH}",
                 )
             self.finished.append((pair[0], pair[1]))
             self.finished_row.append(self.rows + offset)

@@ -162,6 +162,8 @@ def test_column_missing_later_is_named(tmp_path: Path, column: str) -> None:
         ("finished", [[1, -2]]),
         ("finished", [[1, 2.5]]),
         ("finished", 7),
+        ("finished", [[10, 10**15]]),
+        ("batch", 1e300),
     ],
 )
 def test_bad_value_names_line_and_field(tmp_path: Path, column: str, value: Any) -> None:
