@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 from controllers.laws.base import FrozenModel
 from controllers.laws.registry import law_entry
 from controllers.models import LatencyModel, LengthLaw, LoopModel, LoopTiming
+from controllers.models.latency import MAX_COEFFICIENT, MIN_STEP_MS
 
 EVIDENCE = "evidence"
 """Table of a tuned configuration that explains it; it sets nothing."""
@@ -59,13 +60,24 @@ class Settings(FrozenModel):
         description="slowdown to hold (regulated, aimd); times l_min the objective (predictive)",
     )
     k: float | None = Field(default=None, gt=0, le=1, description="integral gain (regulated)")
-    l_min_ms: float | None = Field(default=None, gt=0, description="constant of the step, ms")
-    b0: float | None = Field(default=None, ge=0, description="knee, requests")
-    alpha_ms: float | None = Field(default=None, ge=0, description="slope above the knee, ms")
-    a_ms: float | None = Field(default=None, ge=0, description="slope at every batch, ms")
-    kappa_ms_per_token: float | None = Field(default=None, ge=0, description="ms per KV token")
+    l_min_ms: float | None = Field(
+        default=None, ge=MIN_STEP_MS, le=MAX_COEFFICIENT, description="constant of the step, ms"
+    )
+    b0: float | None = Field(default=None, ge=0, le=MAX_COEFFICIENT, description="knee, requests")
+    alpha_ms: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_COEFFICIENT,
+        description="slope above the knee, ms",
+    )
+    a_ms: float | None = Field(
+        default=None, ge=0, le=MAX_COEFFICIENT, description="slope at every batch, ms"
+    )
+    kappa_ms_per_token: float | None = Field(
+        default=None, ge=0, le=MAX_COEFFICIENT, description="ms per KV token"
+    )
     prefill_ms_per_token: float | None = Field(
-        default=None, ge=0, description="ms per prompt token"
+        default=None, ge=0, le=MAX_COEFFICIENT, description="ms per prompt token"
     )
     prompt_tokens: float | None = Field(default=None, ge=0, description="mean prompt length")
     delay_steps: int | None = Field(default=None, ge=0, le=64, description="extra steps of delay")

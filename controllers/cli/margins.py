@@ -24,6 +24,12 @@ def run(args: argparse.Namespace) -> int:
     return emit(args, result.model_dump(mode="json"), lambda: _text(result))
 
 
+def _phase(degrees: float | None) -> str:
+    if degrees is None:
+        return "infinite: the loop gain never reaches 1"
+    return f"{number(degrees)} degrees"
+
+
 def _text(result: Margins) -> str:
     if not result.stable:
         verdict = (
@@ -43,7 +49,7 @@ def _text(result: Margins) -> str:
             f"loop gain      {number(result.loop_gain)}  "
             f"(critical {number(result.critical_loop_gain)})",
             f"gain margin    {number(result.gain_margin)} times",
-            f"phase margin   {number(result.phase_margin_deg)} degrees",
+            f"phase margin   {_phase(result.phase_margin_deg)}",
             f"disk margin    {number(result.disk_margin_alpha)}  "
             f"(bears {gain:.3g} times or {phase:.3g} degrees, and mixtures)",
         ]

@@ -50,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
     if args.simulation == "fluid":
         result = simulate_fluid(loop, args.steps, initial_window_tokens=args.window)
     else:
-        result = simulate_requests(loop, args.steps, seed=args.seed)
+        try:
+            result = simulate_requests(loop, args.steps, seed=args.seed)
+        except ValueError as error:
+            fail(str(error))
     point = equilibrium(loop, gated=args.simulation == "requests")
     tail = result.after(args.steps - max(1, args.steps // 5))
     final = float(np.mean(tail.window_tokens))

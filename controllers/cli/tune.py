@@ -25,6 +25,9 @@ from controllers.tuning import (
     write_configuration,
 )
 
+TUNABLE = ("paper", "regulated")
+"""Laws of :class:`TuningGoals`."""
+
 _STATED = {"law", "queue_ref", "sigma_ref", "lengths", "delay_steps", "prompt_tokens"}
 
 
@@ -62,6 +65,11 @@ def add_goal_arguments(parser: argparse.ArgumentParser) -> None:
 
 def goals_of(args: argparse.Namespace, settings: Settings) -> TuningGoals:
     """Goals from the arguments, law and references from the settings."""
+    if settings.law not in TUNABLE:
+        fail(
+            f"law = {settings.law!r}: only {' and '.join(TUNABLE)} have a gain to tune; for "
+            "another law take the model from identify and try it with step, margins or report"
+        )
     given = {
         name: getattr(args, name)
         for name in TuningGoals.model_fields
@@ -104,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None and args.out.suffix not in (".toml", ".json"):
         fail(f"--out {args.out}: name a .toml or .json file")
     goals, stated = goals_of(args, settings), stated_of(settings)
-    date = args.date or datetime.date.today().isoformat()
+    date = _date(args.date)
     found = identified(args)
     try:
         result = tune(found, goals, **stated)
@@ -125,6 +133,16 @@ def run(args: argparse.Namespace) -> int:
         "evidence": jsonable(proof),
     }
     return emit(args, answer, lambda: _text(found, result, args.out))
+
+
+def _date(text: str | None) -> str:
+    if text is None:
+        return datetime.date.today().isoformat()
+    try:
+        datetime.datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"--date {text}: write it as ISO 8601, for example 2026-01-31")
+    return text
 
 
 def _text(found: Identification, result: TuningResult, out: Path | None) -> str:

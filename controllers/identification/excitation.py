@@ -62,7 +62,10 @@ def response_refusals(samples: DecodeSamples, selection: Selection) -> list[Refu
             "and h_max_tokens at twice their value"
         )
         if selection.terms.kv:
-            wanted += "; or, as the step follows KV tokens here, use law predictive"
+            wanted += (
+                ". The step follows KV tokens here: of the laws only predictive models that, and "
+                "it needs no tuning"
+            )
         return [
             Refusal(
                 code="knee-not-reached",

@@ -16,6 +16,12 @@ from pydantic import Field
 
 from controllers.laws.base import FrozenModel
 
+MAX_COEFFICIENT = 1e9
+"""Largest coefficient, ms: eleven days a step. Beyond it squares leave double precision."""
+
+MIN_STEP_MS = 1e-6
+"""Smallest constant of the step: a nanosecond."""
+
 
 class LatencyModel(FrozenModel):
     """Affine step time with one knee in the batch.
@@ -27,26 +33,40 @@ class LatencyModel(FrozenModel):
 
     l_min_ms: float = Field(
         default=43.0,
-        gt=0,
+        ge=MIN_STEP_MS,
+        le=MAX_COEFFICIENT,
         description="constant c, ms; the step time that the paper's figures show",
     )
     b0: float = Field(
-        default=8.0, ge=0, description="knee B0 in requests; the paper's saturation batch"
+        default=8.0,
+        ge=0,
+        le=MAX_COEFFICIENT,
+        description="knee B0 in requests; the paper's saturation batch",
     )
     alpha_ms: float = Field(
         default=4.3,
         ge=0,
+        le=MAX_COEFFICIENT,
         description="slope above the knee, ms per request; the paper gives none: a tenth of "
         "l_min, which makes x = alpha*B0/l_min = 0.8, a plant whose bandwidth still rises with B",
     )
     a_ms: float = Field(
-        default=0.0, ge=0, description="slope at every B, ms per request; flat in the paper"
+        default=0.0,
+        ge=0,
+        le=MAX_COEFFICIENT,
+        description="slope at every B, ms per request; flat in the paper",
     )
     kappa_ms_per_token: float = Field(
-        default=0.0, ge=0, description="ms per KV-cache token read; none in the paper"
+        default=0.0,
+        ge=0,
+        le=MAX_COEFFICIENT,
+        description="ms per KV-cache token read; none in the paper",
     )
     prefill_ms_per_token: float = Field(
-        default=0.0, ge=0, description="ms per prompt token in the step; kept apart in the paper"
+        default=0.0,
+        ge=0,
+        le=MAX_COEFFICIENT,
+        description="ms per prompt token in the step; kept apart in the paper",
     )
 
     @property

@@ -18,6 +18,10 @@ from controllers.models import LoopModel
 from controllers.operating_point import queue_depth
 from controllers.simulation.run import Run, empty_run
 
+MAX_BATCH = 100_000
+"""Requests at once beyond which a simulation is refused: far above any server's batch, and
+a window that lets in more is a slip of a unit that would never come to an end."""
+
 
 def simulate_requests(
     loop: LoopModel,
@@ -37,7 +41,8 @@ def simulate_requests(
         noise: standard deviation of the log of each step's duration.
 
     Raises:
-        ValueError: fewer than 1 step, or arrivals shorter than the run.
+        ValueError: fewer than 1 step, arrivals shorter than the run, or more than
+            ``MAX_BATCH`` requests at once.
     """
     if steps < 1:
         raise ValueError(f"steps = {steps}: simulate at least 1 step")
@@ -73,6 +78,11 @@ def simulate_requests(
                     head = next(lengths)
             if load + head > window and batch > 0:
                 break
+            if batch >= MAX_BATCH:
+                raise ValueError(
+                    f"a window of {window:g} tokens lets more than {MAX_BATCH} requests run at "
+                    "once: lower h0_tokens or h_max_tokens"
+                )
             ends[(t + head - 1) % size] += 1
             ended_kv[(t + head - 1) % size] += head
             batch += 1

@@ -35,6 +35,7 @@ class TuningGoals(FrozenModel):
     batch_max: int | None = Field(
         default=None,
         ge=1,
+        le=65_536,  # above any server's batch; the clamp's convolution grows with it
         description="batch not to be exceeded; default the largest the trace has seen, because "
         "nothing is known beyond it",
     )

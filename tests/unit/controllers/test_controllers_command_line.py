@@ -121,6 +121,11 @@ def test_step(capsys, law, simulation):
         assert data["final_batch"] == pytest.approx(data["predicted_batch"], rel=1e-3)
 
 
+def test_an_infinite_phase_margin_is_words(capsys):
+    assert main(["margins"]) == 0
+    assert "phase margin   infinite: the loop gain never reaches 1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("suffix", ["toml", "json"])
 def test_config_file_under_assignments(capsys, tmp_path, suffix):
     values = {"law": "regulated", "k": 0.1, "lengths": "uniform:1:99", "h_min_tokens": 50.0}
@@ -143,6 +148,8 @@ def test_config_file_under_assignments(capsys, tmp_path, suffix):
         ("gamma=1.5", ["gamma", "1.5", "less than or equal to 1"]),
         ("alpha_ms=-1", ["alpha_ms", "-1", "greater than or equal to 0"]),
         ("l_min_ms=inf", ["l_min_ms", "inf"]),
+        ("l_min_ms=1e-300", ["l_min_ms", "1e-300"]),
+        ("alpha_ms=1e300", ["alpha_ms", "1e+300"]),
         ("gama=0.1", ["gama", "did you mean gamma?"]),
         ("nonsense=1", ["nonsense", "use one of law"]),
         ("lengths=const:-3", ["lengths", "const:-3", "accepted"]),
@@ -191,6 +198,7 @@ def test_bad_files(capsys, tmp_path):
         ["stability-map", "--gains", "0.1,3"],
         ["stability-map", "--gains", "0.1", "--betas", "0.1", "--png", "/no/such/dir/a.png"],
         ["step", "--steps", "0"],
+        ["step", "--simulation", "requests", "--set", "h0_tokens=1e12"],
         ["step", "--window", "-3"],
         ["step", "--window", "3", "--simulation", "requests"],
         ["step", "--seed", "-1"],
