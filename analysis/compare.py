@@ -17,6 +17,7 @@ from analysis.cells.workers import run_plans
 from analysis.comparing.arguments import build_parser
 from analysis.comparing.contenders import choose, read_contenders
 from analysis.comparing.contest import Cell, Effort, Outcome, contest
+from analysis.comparing.figures import draw
 from analysis.comparing.report import show, write
 from twp_sglang.benchmarking.slo_argument import parse_slos
 
@@ -91,8 +92,6 @@ def compare(arguments: object, command: str) -> list[Outcome]:
     write(outcomes, effort, a["reference"], a["capacity"], command, folder)
     show(page(), outcomes, a["reference"], a["capacity"])
     if not a["no_png"]:
-        from analysis.comparing.figures import draw  # matplotlib takes a second to load
-
         for path in draw(outcomes, folder):
             console.print(f"figure: {path}", highlight=False, soft_wrap=True)
     console.print(f"result: {folder / 'compare.csv'}", highlight=False, soft_wrap=True)

@@ -19,6 +19,7 @@ from analysis.cells.traffic import check
 from analysis.comparing.rows import write_csv
 from analysis.sweeping.arguments import build_parser
 from analysis.sweeping.backends import Backend, Simulated
+from analysis.sweeping.figures import MOST_PANELS, draw
 from analysis.sweeping.grid import AXES, Grid, make_grid, planes
 from analysis.sweeping.served import Launched, Running
 from analysis.sweeping.sweep import rows, sweep
@@ -81,8 +82,6 @@ def gain_sweep(a: dict[str, Any], command: str) -> bool:
     _write_json(table, grid, backend, command, folder / "sweep.json")
     show(page(), table, list(grid.axes), backend.caption)
     if not a["no_png"] and shown:
-        from analysis.sweeping.figures import MOST_PANELS, draw  # matplotlib is slow to load
-
         if len(shown) > MOST_PANELS:
             console.print(f"note: the first {MOST_PANELS} of {len(shown)} heat maps are drawn")
         for path in draw(grid, shown, found, a["metric"], engine, backend.caption, folder):

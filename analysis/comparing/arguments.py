@@ -86,7 +86,7 @@ def build_parser() -> Parser:
     add(
         "--hindsight",
         nargs="*",
-        default=["static"],
+        default=["static", "static-spf"],
         metavar="NAME",
         help="also tuned on the half it is measured on, marked * [%(default)s]",
     )
@@ -100,7 +100,7 @@ def build_parser() -> Parser:
     add = parser.add_argument_group("effort").add_argument
     add("--requests", type=count, default=2000, metavar="N", help="per simulation [%(default)s]")
     add("--seeds", type=count, default=5, metavar="N", help="measured on [%(default)s]")
-    add("--tune-seeds", type=count, default=2, metavar="N", help="per candidate [%(default)s]")
+    add("--tune-seeds", type=count, default=3, metavar="N", help="per candidate [%(default)s]")
     add(
         "--noise",
         type=not_negative,
