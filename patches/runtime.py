@@ -22,6 +22,7 @@ from controllers.step_trace import Header
 from patches import fault_injection
 from patches.active_load import ActiveLoadReader
 from patches.offering import Offering
+from patches.sample_relay import Envelope, SampleRelay
 from patches.sglang_0_5 import engine_view
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import Decision, Grant
@@ -37,20 +38,7 @@ logger = logging.getLogger(__name__)
 INFO_ATTRIBUTE = "_twp_request"
 """Where a request of SGLang carries what TWP knows of it."""
 
-TIME_EVERY_MS = 10.0
-"""How often rank 0 tells the time while it has no samples to send: an idle engine must know
-when the next request came, and a fraction of a step is near enough."""
-
 FINISHED_ATTRIBUTE = "_twp_finished"
-
-
-class Envelope(NamedTuple):
-    """Rank 0's samples on their way to all ranks, with the number of the newest."""
-
-    samples: tuple[StepSample, ...]
-    number: int
-    now_ms: float = 0.0
-    """Rank 0's clock, where the policy reads the time."""
 
 
 class Ranks(NamedTuple):
@@ -113,13 +101,8 @@ class Runtime:
         self._last_pass_empty = True
         self._last_done_s: float | None = None
         self._finished: list[tuple[int, int]] = []
-        # Rank 0's samples: made, and delivered back to this rank.
-        self._outbox: deque[StepSample] = deque()
-        self._made = 0
-        self._delivered = 0
+        self._relay = SampleRelay(self.policy.reads_time)
         self._newest_sample_step: int | None = None
-        self._now_ms = 0.0
-        self._told_ms = -TIME_EVERY_MS
         self._trace_dir = trace_dir
         self._trace_header = header
         self._trace: TraceWriter | None = None
@@ -158,7 +141,7 @@ class Runtime:
             priority=self._priority(req),
             retracted=retracted,
             handle=req,
-            arrival_ms=self._now_ms,
+            arrival_ms=self._relay.now_ms,
         )
         self._next_seq += 1
         setattr(req, INFO_ATTRIBUTE, info)
@@ -239,7 +222,7 @@ class Runtime:
             free,
             self._capacity,
             owed,
-            self._now_ms,
+            self._relay.now_ms,
         )
 
     def step_chunk_tokens(self, running_batch: Any, page_size: int) -> int | None:
@@ -369,20 +352,15 @@ class Runtime:
         overlapped = self._scheduler.enable_overlap
         if counts and last is not None and not (overlapped and self._last_pass_empty):
             record = record._replace(duration_ms=round((now - last) * 1e3, 4))
-        self._made += 1
-        self._outbox.append(
-            StepSample(
-                record.step,
-                record.kind,  # type: ignore[arg-type]  # BatchFacts names the same kinds
-                record.duration_ms,
-                record.batch,
-                record.prefill_tokens,
-                record.kv_tokens,
-            )
+        sample = StepSample(
+            record.step,
+            record.kind,  # type: ignore[arg-type]  # BatchFacts names the same kinds
+            record.duration_ms,
+            record.batch,
+            record.prefill_tokens,
+            record.kv_tokens,
         )
-        if not self._leads:
-            # Only rank 0 is ever asked for its samples; the others must not hoard them.
-            self._outbox.clear()
+        self._relay.made(sample, leads=self._leads)
         if self._trace is not None or self.policy.reads_lengths:
             self._note_finished(batch)
         if self._trace is not None:
@@ -405,26 +383,13 @@ class Runtime:
         if not self._leads:
             self._leads = True
             self._open_trace()
-        if not self.policy.reads_time:
-            return Envelope(tuple(self._outbox), self._made) if self._outbox else None
-        now_ms = self._since_start_ms()
-        if not self._outbox and now_ms - self._told_ms < TIME_EVERY_MS:
-            return None
-        self._told_ms = now_ms
-        return Envelope(tuple(self._outbox), self._made, now_ms)
+        return self._relay.pack(self._since_start_ms())
 
     def deliver(self, envelope: Envelope) -> None:
         """All ranks, in the same pass: feed the policy. Repeats are recognised."""
-        self._now_ms = max(self._now_ms, envelope.now_ms)
-        first = envelope.number - len(envelope.samples)
-        for offset, sample in enumerate(envelope.samples):
-            if first + offset < self._delivered:
-                continue
+        for sample in self._relay.unpack(envelope):
             self.policy.observe(sample)
             self._newest_sample_step = sample.step
-        self._delivered = max(self._delivered, envelope.number)
-        while self._outbox and self._made - len(self._outbox) < self._delivered:
-            self._outbox.popleft()
 
     # -------------------------------------------------------------------- record
 
@@ -456,7 +421,7 @@ class Runtime:
             "closed": self._closed,
             "chunk_tokens": self.chunk_tokens,
             "pass": self.pass_index,
-            "samples": self._delivered,
+            "samples": self._relay.delivered,
             "trace": None if self._trace is None else str(self._trace.path),
             "trace_written": 0 if self._trace is None else self._trace.written,
             "trace_dropped": 0 if self._trace is None else self._trace.dropped,

@@ -12,7 +12,7 @@ from typing import Any
 
 from patches import active
 from patches.contract import Hook
-from patches.runtime import Envelope
+from patches.sample_relay import Envelope
 from patches.sglang_0_5.engine_view import SCHEDULER
 
 
