@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, what shells report for a command that Ctrl-C ended."""
 
 COMMANDS = {
     "equilibrium": "where the loop comes to rest",
@@ -64,5 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def run_until_interrupted() -> int:
+    """:func:`main` for a terminal: Ctrl-C, in slow imports too, is one line and exit 130."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_until_interrupted())

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from controllers.__main__ import COMMANDS, main
+from controllers.__main__ import COMMANDS, main, run_until_interrupted
 from controllers.models import LengthLaw
 from controllers.settings import Settings
 
@@ -119,6 +119,15 @@ def test_step(capsys, law, simulation):
     elif law == "paper":
         assert data["settled"]
         assert data["final_batch"] == pytest.approx(data["predicted_batch"], rel=1e-3)
+
+
+def test_ctrl_c_is_one_line_and_exit_130(capsys, monkeypatch):
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("controllers.__main__.main", interrupted)
+    assert run_until_interrupted() == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_an_infinite_phase_margin_is_words(capsys):
