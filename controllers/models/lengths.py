@@ -222,7 +222,9 @@ class LengthLaw(FrozenModel):
         for length, count in counts.items():
             _check_length(label, length)
             if not (math.isfinite(count) and count >= 0):
-                raise ValueError(f"{label}: count {count:g} of length {length} must be finite and not negative")
+                raise ValueError(
+                    f"{label}: count {count:g} of length {length} must be finite and not negative"
+                )
         total = math.fsum(counts.values())
         if total <= 0:
             raise ValueError(f"{label}: no counts above zero: give at least one length")
