@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 
 from controllers.identification import identify
 from controllers.laws.base import FrozenModel
@@ -17,6 +17,9 @@ from twp_sglang.simulator.step_replay import fit_affine
 
 FEWEST_STEPS = 8
 """Fewer prefill-only steps than that give no line of their own."""
+
+_USUAL_SCATTER = 0.05
+"""Relative errors beyond this count by their size, not by its square."""
 
 
 class Calibrated(NamedTuple):
@@ -89,21 +92,39 @@ def calibrate(trace: StepTrace) -> Calibrated:
     Raises:
         ValueError: too few timed steps.
     """
-    found = identify(trace).latency
-    if found is not None:
-        decode = AffineStep(**{name: getattr(found, name) for name in found.model_fields_set})
+    fit = identify(trace).fit
+    if fit is not None:
+        # Also where no knee was seen: a loop may not be tuned on such a fit, but steps like
+        # those that it was made from can be foretold.
+        c, a, alpha, kappa, p = (max(float(value), 0.0) for value in fit.coefficients)
+        decode = AffineStep(
+            l_min_ms=max(c, 1e-6),
+            a_ms=a,
+            b0=0.0 if np.isnan(fit.b0) else float(fit.b0),
+            alpha_ms=alpha,
+            kappa_ms_per_token=kappa,
+            prefill_ms_per_token=p,
+        )
         source = "controllers.identification"
     else:
         decode = fit_affine(part(trace, trace["batch"] > 0))
-        source = "least squares (the identification refused this trace)"
+        source = "least squares: too few decode steps for the identification"
     alone = timed(trace) & (trace["batch"] == 0) & (trace["prefill_tokens"] > 0)
     if int(alone.sum()) < FEWEST_STEPS:
         return Calibrated(decode, None, source)
     tokens, duration = trace["prefill_tokens"][alone], trace["duration_ms"][alone]
     largest = float(tokens.max())
-    # Relative errors: a long prompt must not drown all the short ones.
+    # Relative errors, for a long prompt must not drown all the short ones; and robust, for
+    # the engine shares its machine.
     matrix = np.stack([np.ones(len(tokens)), tokens / largest], axis=1) / duration[:, None]
-    (constant, slope), _ = nnls(matrix, np.ones(len(tokens)))
+    start = float(np.median(duration))
+    constant, slope = least_squares(
+        lambda terms: matrix @ terms - 1,
+        (start, start),
+        bounds=(0.0, np.inf),
+        loss="soft_l1",
+        f_scale=_USUAL_SCATTER,
+    ).x
     prefill = AffineStep(
         l_min_ms=max(float(constant), 1e-6), prefill_ms_per_token=float(slope) / largest
     )

@@ -10,6 +10,7 @@ simulator cannot be closer to a run than another run of the same engine is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from twp_sglang.benchmarking.lengths import parse_lengths
 from twp_sglang.benchmarking.results import RunReport, read_report
 from twp_sglang.benchmarking.run_command import run
 from twp_sglang.benchmarking.settings import RunSettings
-from twp_sglang.latency_metrics import LatencySummary, TokenTimes, summarise
+from twp_sglang.latency_metrics import LatencySummary, TokenTimes, summarise, ttft_ms
 from twp_sglang.simulator.metrics import token_times
 from twp_sglang.simulator.simulate import simulate
 from twp_sglang.simulator.step_models import AffineStep
@@ -87,6 +88,8 @@ class LatencyFidelity(FrozenModel):
         policy: in force.
         calibration: where the step model of decode steps came from.
         decode_step, prefill_step: the model.
+        path_ms: what HTTP, tokenizer and detokenizer add to a token's time; the simulator has
+            none of them, so it is measured in the first half and added to every token.
         first_half_steps: timed and untimed steps that it was fitted to.
         step_errors: of the second half of the first run.
         metrics: second-half requests, simulator beside the runs.
@@ -100,6 +103,7 @@ class LatencyFidelity(FrozenModel):
     calibration: str
     decode_step: AffineStep
     prefill_step: AffineStep | None
+    path_ms: float
     first_half_steps: int
     step_errors: tuple[StepErrors, ...]
     metrics: tuple[Compared, ...]
@@ -200,7 +204,9 @@ def assess(
     simulated = simulate(planned, settings_of(info), calibrated.model, config_of(info))
     late = [index for index, request in enumerate(planned) if request.arrival_s >= half_s]
     done_ms = simulated.decode_done_ms()
-    ours = _summary([token_times(simulated.requests[index], done_ms) for index in late])
+    inside = [token_times(request, done_ms) for request in simulated.requests]
+    path_ms = _path_ms(inside[: late[0]], reports[0])
+    ours = _summary([replace(inside[i], token_ms=inside[i].token_ms + path_ms) for i in late])
     theirs = [
         _summary([report.requests[index].token_times() for index in late]) for report in reports
     ]
@@ -212,12 +218,21 @@ def assess(
         calibration=calibrated.source,
         decode_step=calibrated.decode,
         prefill_step=calibrated.prefill,
+        path_ms=path_ms,
         first_half_steps=int(early.sum()),
         step_errors=step_errors(part(own, ~early), calibrated),
         metrics=metrics,
         requests_judged=len(late),
         itl_p50_error_percent=metrics[0].error_percent,
     )
+
+
+def _path_ms(simulated: Sequence[TokenTimes], report: RunReport) -> float:
+    """Median of measured less simulated TTFT; never negative."""
+    pairs = zip(simulated, report.requests, strict=False)
+    measured = [(ttft_ms(ours), theirs.ttft_ms) for ours, theirs in pairs]
+    found = [theirs - ours for ours, theirs in measured if ours is not None and theirs is not None]
+    return max(0.0, float(np.median(found))) if found else 0.0
 
 
 def _summary(requests: list[TokenTimes]) -> LatencySummary:

@@ -167,7 +167,10 @@ def show_latency(result: LatencyFidelity, console: Console) -> None:
             errors.kind, str(errors.steps), *("-" if v is None else f"{v:.1f}" for v in values)
         )
     console.print(steps)
-    table = Table(title=f"{result.requests_judged} requests of the second half")
+    table = Table(
+        title=f"{result.requests_judged} requests of the second half; HTTP and tokenizer add "
+        f"{result.path_ms:.1f} ms"
+    )
     count = len(result.metrics[0].runs)
     columns = (*(f"run {index + 1}" for index in range(count)), "simulator", "error %", "spread %")
     table.add_column("ms")

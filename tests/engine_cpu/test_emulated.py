@@ -22,7 +22,7 @@ from twp_sglang.simulator.step_sources import step_source
 PROFILE = "paper-v100"
 """Its steps of 43 ms and more dwarf the scatter of a busy machine."""
 
-WAVES = decisions.waves(2, 14, "30-200", "16@.5,48@.5", seed=3)
+WAVES = decisions.waves(2, 14, "30-200", "24@.5,64@.5", seed=4)
 
 
 class Emulated(NamedTuple):
@@ -46,7 +46,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
         "--twp-l-min-ms",
         "43",
         "--twp-h0-tokens",
-        "120",
+        "300",
         # Requests of its own would pass through the policy.
         "--skip-server-warmup",
         environment={"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"},
@@ -71,7 +71,8 @@ def test_the_simulator_admits_in_the_same_order(emulated: Emulated) -> None:
     assert found.same_order
     assert found.same_reasons == 1.0
     # The gate had to close, or agreeing would mean nothing.
-    assert sum(item.step[1] > 0 for item in found.admitted) >= 8
+    assert sum(item.step[1] > 0 for item in found.admitted) >= 10
+    assert found.same_load == 1.0
     # The engine measures its steps, the simulator knows them: a wait may end a step apart.
     assert found.step_difference_max <= 3
 
