@@ -27,7 +27,7 @@ from analysis.sweeping.table import show
 from analysis.sweeping.theory import Engine, engine_of
 from twp_sglang.benchmarking.slo_argument import parse_slos
 from twp_sglang.config import TwpConfig
-from twp_sglang.serving.options import OptionsError
+from twp_sglang.config_values import OptionsError
 from twp_sglang.simulator.arguments import configuration
 
 _SIMULATED_MACHINE, _SIMULATED_TRAFFIC = "paper-v100", "paper-mixture"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from controllers.laws.base import FrozenModel
 from twp_sglang.config import TwpConfig
-from twp_sglang.serving.options import build
+from twp_sglang.config_values import build
 
 AXES = {
     "gamma": "window gain of equation (4)",

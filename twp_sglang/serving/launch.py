@@ -7,6 +7,7 @@ import os
 import sys
 
 from twp_sglang.config import TwpConfig
+from twp_sglang.config_values import OptionsError
 from twp_sglang.serving import emulation, engine_settings, options, refusals
 from twp_sglang.simulator.step_sources import step_source
 
@@ -26,7 +27,7 @@ def main(argv: list[str]) -> int:
     """
     try:
         asked = options.parse(argv)
-    except options.OptionsError as error:
+    except OptionsError as error:
         print(f"twp: {error}", file=sys.stderr)
         return EXIT_USAGE
     if asked.help_wanted:

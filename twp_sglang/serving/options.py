@@ -8,16 +8,14 @@ do; nothing here imports SGLang or torch, so they come before any model is looke
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from twp_sglang.config import TwpConfig
+from twp_sglang.config_values import OptionsError, build, closest
 from twp_sglang.step_profiles import profile_names
 
 PREFIX = "--twp-"
@@ -27,10 +25,6 @@ _NOT_FLAGS = frozenset({"evidence"})
 
 PROFILE_FIELDS = ("l_min_ms", "b0", "alpha_ms", "h0_tokens")
 """What a profile gives to the configuration."""
-
-
-class OptionsError(Exception):
-    """A configuration that cannot be used; the message is for the person who gave it."""
 
 
 class Options(NamedTuple):
@@ -107,7 +101,7 @@ def parse(argv: list[str]) -> Options:
     namespace, engine_argv = known.parse_known_args(_bound(argv, flags_known))
     unknown = next((word for word in engine_argv if word.startswith(PREFIX)), None)
     if unknown is not None:
-        close = _closest(unknown.partition("=")[0], flags_known)
+        close = closest(unknown.partition("=")[0], flags_known)
         hint = f"did you mean {close}?" if close else "--help lists those there are"
         raise OptionsError(f"{unknown}: no such flag; {hint}")
     flags = vars(namespace)
@@ -145,39 +139,6 @@ def _bound(argv: list[str], flags: Collection[str]) -> list[str]:
         else:
             words.append(word)
     return words
-
-
-def build(values: Mapping[str, Any], given: Mapping[str, str]) -> TwpConfig:
-    """Validate ``values``.
-
-    Raises:
-        OptionsError: with one line per problem, each naming field, value, source and mend.
-    """
-    try:
-        return TwpConfig.model_validate(dict(values))
-    except ValidationError as error:
-        raise OptionsError("; ".join(_problem(item, given) for item in error.errors())) from None
-
-
-def _problem(error: Any, given: Mapping[str, str]) -> str:
-    location = error["loc"]
-    message = error["msg"].removeprefix("Value error, ")
-    if not location:
-        return str(message)
-    name = str(location[0])
-    source = given.get(name, "default")
-    if error["type"] == "extra_forbidden":
-        close = _closest(name, TwpConfig.model_fields)
-        hint = f"did you mean {close}?" if close else "--help lists the fields"
-        return f"{name} = {error['input']!r} ({source}): no such field; {hint}"
-    field = TwpConfig.model_fields.get(name)
-    mend = f"; it is: {field.description}" if field is not None and field.description else ""
-    return f"{name} = {error['input']!r} ({source}): {message}{mend}"
-
-
-def _closest(name: str, known: Collection[str]) -> str | None:
-    found = difflib.get_close_matches(name, known, n=1)
-    return found[0] if found else None
 
 
 def _from_text(text: str) -> Any:

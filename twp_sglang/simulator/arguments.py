@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from twp_sglang.config import POLICY_NAMES, TwpConfig
-from twp_sglang.serving.options import OptionsError, build
+from twp_sglang.config_values import OptionsError, build
 from twp_sglang.simulator.placement import PlacementName
 from twp_sglang.simulator.pool_settings import PoolSettings, read_pool
 from twp_sglang.simulator.replicas import ROUTER_NAMES

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from twp_sglang.benchmarking.slo_argument import parse_slos
 from twp_sglang.config import TwpConfig
+from twp_sglang.config_values import OptionsError
 from twp_sglang.latency_metrics import Slo
-from twp_sglang.serving.options import OptionsError
 from twp_sglang.simulator.arguments import (
     admission_policy,
     build_parser,

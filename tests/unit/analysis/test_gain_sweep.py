@@ -17,7 +17,8 @@ from controllers.critical_gain import paper_critical_gain
 from controllers.models import LatencyModel, LengthLaw
 from controllers.operating_point import equilibrium
 from twp_sglang.config import TwpConfig
-from twp_sglang.serving.options import OptionsError, parse
+from twp_sglang.config_values import OptionsError
+from twp_sglang.serving.options import parse
 
 BASE = TwpConfig(h0_tokens=400.0)
 

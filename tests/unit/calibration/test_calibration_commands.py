@@ -23,6 +23,7 @@ from twp_sglang.calibration.plan import DecodeTask, half_octaves, make_plan
 from twp_sglang.calibration.profile import Profile, read_profile
 from twp_sglang.calibration.run import calibrate
 from twp_sglang.calibration.server import Server
+from twp_sglang.config_values import OptionsError
 from twp_sglang.serving import options
 
 
@@ -98,7 +99,7 @@ async def test_too_little_for_a_fit_is_status_1_and_no_profile_to_serve(tmp_path
     assert status == 1
     assert profile.l_min_ms is None
     assert any(warning.startswith("no fit:") for warning in profile.warnings)
-    with pytest.raises(options.OptionsError, match="holds none of"):
+    with pytest.raises(OptionsError, match="holds none of"):
         options.parse(["--twp-profile", str(tmp_path / "p.json")])
 
 

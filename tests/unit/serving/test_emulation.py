@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from twp_sglang.config_values import OptionsError
 from twp_sglang.serving import emulation
 from twp_sglang.serving.launch import main
-from twp_sglang.serving.options import OptionsError, parse
+from twp_sglang.serving.options import parse
 from twp_sglang.simulator.step_sources import step_source
 from twp_sglang.step_profiles import profile_names
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from twp_sglang.config_values import OptionsError
 from twp_sglang.serving.launch import main
-from twp_sglang.serving.options import OptionsError, flag_of, parse, parser
+from twp_sglang.serving.options import flag_of, parse, parser
 
 
 def refused(*argv: str) -> str:
