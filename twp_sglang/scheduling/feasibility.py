@@ -149,8 +149,10 @@ class TtftLines:
         dropped: set[int] = set()
         for request in line:
             tokens += request.prompt_tokens
-            heappush(longest, (-request.prompt_tokens, -request.seq, request))
+            heappush(longest, (-request.prompt_tokens, request.seq, request))
             if start_ms + tokens / tokens_per_ms > request.arrival_ms + self._slo_ms:
+                # Of equally long ones the oldest: the count is the same, and those who stay
+                # have the most time left instead of being served at the very deadline.
                 _, _, worst = heappop(longest)
                 tokens -= worst.prompt_tokens
                 dropped.add(worst.seq)

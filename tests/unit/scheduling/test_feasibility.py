@@ -42,6 +42,12 @@ def test_the_longest_makes_way_when_one_would_be_late() -> None:
     assert (of.fresh, of.late) == (2, 1)
 
 
+def test_of_equals_the_oldest_makes_way() -> None:
+    of = lines(*(prompt(seq, 30, arrival_ms=seq) for seq in range(4)))
+    # At 20 ms: 30, 60, 90, 120 tokens end at 50, 80, 110, 140; due 100, 101, 102, 103.
+    assert order(of, 20.0) == [2, 3, 0, 1]
+
+
 def test_a_later_due_date_saves_it() -> None:
     of = lines(prompt(0, 60), prompt(1, 20), prompt(2, 30, arrival_ms=10.0))
     assert order(of) == [0, 1, 2]
