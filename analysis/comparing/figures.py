@@ -41,10 +41,12 @@ def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
     for (machine, traffic, slo), members in in_groups(outcomes).items():
         end = slug(machine, traffic, *([slo] if several else []))
         title = f"{traffic} on {machine}"
-        path = folder / f"goodput-{end}.png"
-        _goodput_over_load(members, f"{title}: goodput over load", slo, looks, path)
-        paths.append(path)
-        for load in sorted({outcome.cell.load for outcome in members}):
+        loads = sorted({outcome.cell.load for outcome in members})
+        if len(loads) > 1:
+            path = folder / f"goodput-{end}.png"
+            _goodput_over_load(members, f"{title}: goodput over load", slo, looks, path)
+            paths.append(path)
+        for load in loads:
             at = [outcome for outcome in members if outcome.cell.load == load]
             path = folder / f"pareto-{end}-load{load:g}.png"
             _pareto(at, f"{title}, load {load:g}", slo, looks, path)
