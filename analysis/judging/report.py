@@ -88,8 +88,10 @@ def write_decisions(results: Sequence[DecisionFidelity], command: str, folder: P
         end = max((max(item.step) for item in result.admitted), default=1)
         axis.plot([0, end], [0, end], color="0.6", linewidth=0.8, zorder=0)
         order = "same order" if result.same_order else "ORDER DIFFERS"
-        axis.set_title(f"{result.policy}: {order}, {100 * result.same_step:.0f} % at the same step")
-        axis.set_xlabel("simulator: step of admission in its wave")
+        axis.set_title(
+            f"{result.policy}: {order},\n{100 * result.same_step:.0f} % at the same step"
+        )
+        axis.set_xlabel("simulator: step in its wave")
         axis.set_ylabel("emulated engine")
         axis.legend()
     figure.suptitle(f"Decisions, EMULATED engine beside simulator ({results[0].profile})")
