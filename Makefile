@@ -27,7 +27,7 @@ $(UV):
 $(VENV)/.ready-$(ENGINE): pyproject.toml uv.lock | $(UV)
 	@# Compiled once here: SGLang's imports take half a minute per process otherwise, where
 	@# Python may not write its bytecode itself.
-	$(UV) sync --frozen --compile-bytecode --extra engine-$(ENGINE)
+	$(UV) sync --frozen --compile-bytecode --extra engine-$(ENGINE) --extra demo
 	@touch $@
 
 setup: $(VENV)/.ready-$(ENGINE) ## install everything into .venv (a few minutes, 6 GB)
