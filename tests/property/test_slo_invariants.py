@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from random_engine import Engine, Traffic
 
@@ -52,6 +52,15 @@ TRAFFIC = st.builds(
     abort_rate=st.sampled_from([0.0, 0.02, 0.2]),
     whim_rate=st.sampled_from([0.0, 0.3]),
 )
+
+
+OPEN = TwpConfig(
+    policy="slo", itl_slo_ms=5000.0, l_min_ms=1.0, prefill_ms_per_token=0.0, kv_margin=0.0
+)
+"""Lets in as many as a pass can."""
+
+CROWD = Traffic(30, 50.0, 5, 5, 20_000, 1, 0.0, 0.0)
+"""More at once than a pass can let in."""
 
 
 class SloEngine(Engine):
@@ -179,6 +188,8 @@ def test_every_decision_of_some_thousand_schedules() -> None:
 
     @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
     @given(config=CONFIGURATIONS, traffic=TRAFFIC, seed=st.integers(0, 2**32))
+    @example(config=OPEN, traffic=CROWD, seed=1)
+    @example(config=OPEN, traffic=CROWD._replace(priorities=3), seed=2)
     def schedules(config: TwpConfig, traffic: Traffic, seed: int) -> None:
         for number in range(SCHEDULES_PER_EXAMPLE):
             engine = SloEngine(config, traffic, seed + number * 2**33)
