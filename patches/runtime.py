@@ -22,6 +22,7 @@ from controllers.step_trace import Header
 from patches import fault_injection
 from patches.active_load import ActiveLoadReader
 from patches.offering import Offering
+from patches.recording import Recording
 from patches.sample_relay import Envelope, SampleRelay
 from patches.sglang_0_5 import engine_view
 from twp_sglang.config import TwpConfig
@@ -31,14 +32,12 @@ from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.policies import build_policy
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
-from twp_sglang.trace import AdmissionRecord, StepRecord, TraceWriter, free_path
+from twp_sglang.trace import AdmissionRecord, StepRecord
 
 logger = logging.getLogger(__name__)
 
 INFO_ATTRIBUTE = "_twp_request"
 """Where a request of SGLang carries what TWP knows of it."""
-
-FINISHED_ATTRIBUTE = "_twp_finished"
 
 
 class Ranks(NamedTuple):
@@ -82,7 +81,6 @@ class Runtime:
         self._faults = fault_injection.requested()
         self._clock = self._faults.clock(time.perf_counter, ranks.tp_rank)
         self._start_s = self._clock()
-        self._ranks = ranks
         self._scheduler = scheduler
         self._capacity = engine_view.kv_capacity_tokens(scheduler)
         self._next_seq = 0
@@ -100,12 +98,9 @@ class Runtime:
         self._idle_since_launch = True
         self._last_pass_empty = True
         self._last_done_s: float | None = None
-        self._finished: list[tuple[int, int]] = []
         self._relay = SampleRelay(self.policy.reads_time)
         self._newest_sample_step: int | None = None
-        self._trace_dir = trace_dir
-        self._trace_header = header
-        self._trace: TraceWriter | None = None
+        self._recording = Recording(trace_dir, ranks.dp_rank, header)
         self._leads = False
 
     def _since_start_ms(self) -> float:
@@ -361,28 +356,13 @@ class Runtime:
             record.kv_tokens,
         )
         self._relay.made(sample, leads=self._leads)
-        if self._trace is not None or self.policy.reads_lengths:
-            self._note_finished(batch)
-        if self._trace is not None:
-            if self._finished:
-                record = record._replace(finished=tuple(self._finished))
-                self._finished = []
-            self._trace.put(record)
-
-    def _note_finished(self, batch: Any) -> None:
-        for req in batch.reqs:
-            if req.finished() and not getattr(req, FINISHED_ATTRIBUTE, False):
-                setattr(req, FINISHED_ATTRIBUTE, True)
-                if self.policy.reads_lengths:
-                    self.policy.finished(len(req.output_ids))
-                if self._trace is not None:
-                    self._finished.append((len(req.origin_input_ids), len(req.output_ids)))
+        self._recording.completed(record, batch, self.policy)
 
     def outgoing(self) -> Envelope | None:
         """Rank 0: samples not yet delivered, to ride on the request broadcast."""
         if not self._leads:
             self._leads = True
-            self._open_trace()
+            self._recording.open()
         return self._relay.pack(self._since_start_ms())
 
     def deliver(self, envelope: Envelope) -> None:
@@ -390,19 +370,6 @@ class Runtime:
         for sample in self._relay.unpack(envelope):
             self.policy.observe(sample)
             self._newest_sample_step = sample.step
-
-    # -------------------------------------------------------------------- record
-
-    def _open_trace(self) -> None:
-        if self._trace_dir is None:
-            return
-        stem = "steps" if self._ranks.dp_rank is None else f"steps-dp{self._ranks.dp_rank}"
-        try:
-            path = free_path(self._trace_dir, stem)
-            self._trace = TraceWriter(path, self._trace_header)
-            logger.info("TWP writes its step trace to %s", path)
-        except OSError as error:
-            logger.error("TWP cannot write its step trace (%s); serving goes on without", error)
 
     def state(self) -> dict[str, Any]:
         """What /server_info shows under ``twp``; JSON types only."""
@@ -422,9 +389,7 @@ class Runtime:
             "chunk_tokens": self.chunk_tokens,
             "pass": self.pass_index,
             "samples": self._relay.delivered,
-            "trace": None if self._trace is None else str(self._trace.path),
-            "trace_written": 0 if self._trace is None else self._trace.written,
-            "trace_dropped": 0 if self._trace is None else self._trace.dropped,
+            **self._recording.state(),
             "config": self.config.model_dump(mode="json"),
         }
 

@@ -134,8 +134,7 @@ def test_the_audit_passes_what_twp_admits_and_not_what_stock_would(
             if desk.runtime.may_admit(req):
                 desk.take(req)
         desk.finish_pass()
-    assert desk.runtime._trace is not None
-    desk.runtime._trace.close()
+    desk.runtime._recording.close()
     found, about = audit(tmp_path)
     assert about["policy"] == policy
     assert not found.unjudged

@@ -13,6 +13,7 @@ from patches import active
 from patches.runtime import Ranks, Runtime
 from patches.sglang_0_5.gate import prefill_adder_init
 from twp_sglang.config import TwpConfig
+from twp_sglang.trace import StepRecord
 
 ROWS = 10
 
@@ -91,6 +92,7 @@ def test_answers_teach_lengths_on_every_rank() -> None:
     done = Req("done", 10, 50, produced=17)
     done.finished = lambda: True  # type: ignore[method-assign]
     batch = Batch([done])
-    made._note_finished(batch)
-    made._note_finished(batch)
+    step = StepRecord(1, 0.0, "decode", 5.0, 1, 0, 0, 0, 0, None, None, None, None, 0, 0, "")
+    made._recording.completed(step, batch, made.policy)
+    made._recording.completed(step, batch, made.policy)
     assert made.policy.snapshot()["answers_seen"] == 1

@@ -1,0 +1,70 @@
+"""The step trace of one scheduler process: opened by the rank that leads, written behind it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from controllers.step_trace import Header
+from twp_sglang.scheduling.policies import Policy
+from twp_sglang.trace import StepRecord, TraceWriter, free_path
+
+logger = logging.getLogger(__name__)
+
+FINISHED_ATTRIBUTE = "_twp_finished"
+"""Marks a request whose end was told: under overlap it appears in one more batch."""
+
+
+class Recording:
+    """Finished requests and step records on their way to the trace and the policy."""
+
+    def __init__(self, trace_dir: Path | None, dp_rank: int | None, header: Header) -> None:
+        self._trace_dir = trace_dir
+        self._stem = "steps" if dp_rank is None else f"steps-dp{dp_rank}"
+        self._header = header
+        self._trace: TraceWriter | None = None
+        self._finished: list[tuple[int, int]] = []
+
+    def open(self) -> None:
+        """Create the file, if one was asked for. A file that cannot be written is said and
+        does not end the serving."""
+        if self._trace_dir is None:
+            return
+        try:
+            path = free_path(self._trace_dir, self._stem)
+            self._trace = TraceWriter(path, self._header)
+            logger.info("TWP writes its step trace to %s", path)
+        except OSError as error:
+            logger.error("TWP cannot write its step trace (%s); serving goes on without", error)
+
+    def completed(self, record: StepRecord, batch: Any, policy: Policy) -> None:
+        """A step is over: tell its finished requests, write its line."""
+        if self._trace is None and not policy.reads_lengths:
+            return
+        for req in batch.reqs:
+            if req.finished() and not getattr(req, FINISHED_ATTRIBUTE, False):
+                setattr(req, FINISHED_ATTRIBUTE, True)
+                if policy.reads_lengths:
+                    policy.finished(len(req.output_ids))
+                if self._trace is not None:
+                    self._finished.append((len(req.origin_input_ids), len(req.output_ids)))
+        if self._trace is not None:
+            if self._finished:
+                record = record._replace(finished=tuple(self._finished))
+                self._finished = []
+            self._trace.put(record)
+
+    def close(self) -> None:
+        """Write what is pending and close the file."""
+        if self._trace is not None:
+            self._trace.close()
+
+    def state(self) -> dict[str, Any]:
+        """The trace's part of /server_info."""
+        trace = self._trace
+        return {
+            "trace": None if trace is None else str(trace.path),
+            "trace_written": 0 if trace is None else trace.written,
+            "trace_dropped": 0 if trace is None else trace.dropped,
+        }
