@@ -136,7 +136,9 @@ def _serve(
 
 def _comparable(step: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in step.items() if key not in IGNORED}
-    kept["finished"] = [list(pair) for pair in step["finished"]]
+    # Requests that end in the same step have no order among each other: SGLang lists them by
+    # their rows, and a mixed batch puts the prompts' rows first.
+    kept["finished"] = sorted(list(pair) for pair in step["finished"])
     kept["admissions"] = [
         {key: value for key, value in _fields(admission).items() if key not in IGNORED}
         for admission in step["admissions"]
