@@ -58,6 +58,14 @@ def settings_of(args: argparse.Namespace) -> Settings:
         fail(str(error))
     if unused := settings.unused():
         print(f"note: law = {settings.law!r} does not use {', '.join(unused)}", file=sys.stderr)
+    missing = [key for key in ("lengths", "delay_steps") if getattr(settings, key) is None]
+    if args.config is not None and missing:
+        # A server's configuration, tune's included, does not know its traffic.
+        print(
+            f"note: {args.config} does not state {' and '.join(missing)}: the defaults are "
+            "assumed, not those of the trace that the file may come from; state them with --set",
+            file=sys.stderr,
+        )
     return settings
 
 

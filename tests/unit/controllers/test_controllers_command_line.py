@@ -274,3 +274,15 @@ def test_module_entry_point_and_closed_pipe():
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert done.stdout.startswith("{")
+
+
+def test_a_file_that_does_not_state_lengths_and_delay_is_said_so(capsys, tmp_path):
+    path = tmp_path / "twp.toml"
+    path.write_text("gamma = 0.2\n")
+    assert main(["margins", "--config", str(path), "--json"]) == 0
+    told = capsys.readouterr().err
+    assert "does not state lengths and delay_steps" in told
+    assert str(path) in told
+    stated = ["--set", "lengths=geometric:60", "--set", "delay_steps=1"]
+    assert main(["margins", "--config", str(path), "--json", *stated]) == 0
+    assert "does not state" not in capsys.readouterr().err
