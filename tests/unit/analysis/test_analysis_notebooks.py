@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 NOTEBOOKS = ROOT / "analysis" / "notebooks"
-PICTURES = {"compare.ipynb": 4, "gain_sweep.ipynb": 2}
+PICTURES = {"compare.ipynb": 4, "fidelity.ipynb": 1, "gain_sweep.ipynb": 2}
 
 
 @pytest.mark.parametrize("name", PICTURES)
