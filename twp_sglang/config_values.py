@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
+import tomllib
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -47,3 +50,56 @@ def closest(name: str, known: Collection[str]) -> str | None:
     """The name in ``known`` that somebody who wrote ``name`` probably meant, or None."""
     found = difflib.get_close_matches(name, known, n=1)
     return found[0] if found else None
+
+
+def value_of(text: str) -> Any:
+    """A flag's text as the value it means; ``none`` unsets an optional field."""
+    if text.lower() in ("none", "unset"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def load_table(path: Path, flag: str) -> dict[str, Any]:
+    """The table in a TOML or JSON file that ``flag`` named.
+
+    Raises:
+        OptionsError: it cannot be read, or holds no table.
+    """
+    kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionsError(f"{flag} {path}: cannot be read ({reason_of(error)})") from None
+    try:
+        loaded = (
+            json.loads(text, object_pairs_hook=_without_repeats)
+            if kind == "JSON"
+            else tomllib.loads(text)
+        )
+    except RecursionError:
+        raise OptionsError(f"{flag} {path}: is not usable {kind} (nested too deeply)") from None
+    except ValueError as error:  # of both decoders, and of a number too long to convert
+        raise OptionsError(f"{flag} {path}: is not {kind} ({error})") from None
+    if not isinstance(loaded, dict):
+        raise OptionsError(f"{flag} {path}: must hold one table of fields")
+    return loaded
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a key given twice is a mistake, as it is in TOML."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice} is given twice: leave one")
+    return result
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong with a file, without its name and number."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

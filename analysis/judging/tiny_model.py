@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-_CONFIG = {
+CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 128,
@@ -30,7 +30,7 @@ _CONFIG = {
 def flags(folder: Path) -> list[str]:
     """Write the model's configuration into ``folder``; the server's flags for it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(_CONFIG, indent=1), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1), encoding="utf-8")
     return [
         *("--model-path", str(folder), "--load-format", "dummy", "--skip-tokenizer-init"),
         *("--max-total-tokens", "8192"),

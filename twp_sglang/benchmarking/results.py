@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +9,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from controllers.laws.base import FrozenModel
+from twp_sglang.atomic_write import write_text
 from twp_sglang.benchmarking.workload import WorkloadRecord
 from twp_sglang.latency_metrics import Distribution, LatencySummary, Slo, TokenTimes
 
@@ -179,20 +178,7 @@ def write_report(report: RunReport, path: Path) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(report.model_dump_json())
-            file.write("\n")
-        # mkstemp makes private files; give the one a user shares the usual mode.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_text(path, report.model_dump_json() + "\n")
 
 
 def read_report(path: Path) -> RunReport:

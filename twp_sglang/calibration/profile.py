@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from controllers.laws.base import FrozenModel
+from twp_sglang.atomic_write import write_text
 from twp_sglang.calibration.decode_fit import DecodeFit
 from twp_sglang.calibration.machine import Machine
 from twp_sglang.calibration.prefill_fit import PrefillFit
@@ -93,19 +92,7 @@ def write_profile(profile: Profile, path: Path) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(profile.model_dump_json(indent=1) + "\n")
-        # mkstemp makes private files; give this one the usual mode.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_text(path, profile.model_dump_json(indent=1) + "\n")
 
 
 def read_profile(path: Path) -> Profile:

@@ -8,14 +8,19 @@ do; nothing here imports SGLang or torch, so they come before any model is looke
 from __future__ import annotations
 
 import argparse
-import json
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from twp_sglang.config import TwpConfig
-from twp_sglang.config_values import OptionsError, build, closest
+from twp_sglang.config_values import (
+    OptionsError,
+    build,
+    closest,
+    load_table,
+    reason_of,
+    value_of,
+)
 from twp_sglang.step_profiles import profile_names
 
 PREFIX = "--twp-"
@@ -112,12 +117,12 @@ def parse(argv: list[str]) -> Options:
     values: dict[str, Any] = {}
     given: dict[str, str] = {}
     if profile is not None:
-        loaded = _load(profile, "--twp-profile")
+        loaded = load_table(profile, "--twp-profile")
         _merge(values, given, _profile_values(loaded, profile), f"profile {profile}")
     if config_file is not None:
-        _merge(values, given, _load(config_file, "--twp-config"), f"file {config_file}")
+        _merge(values, given, load_table(config_file, "--twp-config"), f"file {config_file}")
     for name, text in flags.items():
-        values[name] = _from_text(text)
+        values[name] = value_of(text)
         given[name] = f"flag {flag_of(name)}"
     return Options(
         build(values, given),
@@ -141,58 +146,11 @@ def _bound(argv: list[str], flags: Collection[str]) -> list[str]:
     return words
 
 
-def _from_text(text: str) -> Any:
-    """A flag's text as the value it means; ``none`` unsets an optional field."""
-    if text.lower() in ("none", "unset"):
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def _merge(
     values: dict[str, Any], given: dict[str, str], new: Mapping[str, Any], source: str
 ) -> None:
     values.update(new)
     given.update(dict.fromkeys(new, source))
-
-
-def _load(path: Path, flag: str) -> dict[str, Any]:
-    kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionsError(f"{flag} {path}: cannot be read ({_reason(error)})") from None
-    try:
-        loaded = (
-            json.loads(text, object_pairs_hook=_without_repeats)
-            if kind == "JSON"
-            else tomllib.loads(text)
-        )
-    except RecursionError:
-        raise OptionsError(f"{flag} {path}: is not usable {kind} (nested too deeply)") from None
-    except ValueError as error:  # of both decoders, and of a number too long to convert
-        raise OptionsError(f"{flag} {path}: is not {kind} ({error})") from None
-    if not isinstance(loaded, dict):
-        raise OptionsError(f"{flag} {path}: must hold one table of fields")
-    return loaded
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a key given twice is a mistake, as it is in TOML."""
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice} is given twice: leave one")
-    return result
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _profile_values(loaded: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -227,7 +185,7 @@ def _usable_directory(path: Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise OptionsError(f"--twp-trace {path}: cannot be written ({_reason(error)})") from None
+        raise OptionsError(f"--twp-trace {path}: cannot be written ({reason_of(error)})") from None
     return path.resolve()
 
 

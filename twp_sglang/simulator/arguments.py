@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 from twp_sglang.config import POLICY_NAMES, TwpConfig
-from twp_sglang.config_values import OptionsError, build
+from twp_sglang.config_values import OptionsError, build, load_table, value_of
 from twp_sglang.simulator.placement import PlacementName
 from twp_sglang.simulator.pool_settings import PoolSettings, read_pool
 from twp_sglang.simulator.replicas import ROUTER_NAMES
@@ -146,14 +144,14 @@ def configuration(policy: str, file: Path | None, settings: list[str]) -> TwpCon
     values: dict[str, Any] = {}
     given: dict[str, str] = {}
     if file is not None:
-        values.update(_file(file))
+        values.update(load_table(file, "--config"))
         given.update(dict.fromkeys(values, f"file {file}"))
     for item in settings:
         key, equals, text = item.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
             raise OptionsError(f"--set {item}: write KEY=VALUE, for example gamma=0.1")
-        values[key] = _value(text.strip())
+        values[key] = value_of(text.strip())
         given[key] = f"--set {item}"
     values["policy"] = policy
     given["policy"] = "--policy"
@@ -232,30 +230,6 @@ def engine_settings(
         ignore_eos=arguments.ignore_eos,
         priority_preemption=arguments.preemption,
     )
-
-
-def _file(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        loaded = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionsError(f"--config {path}: cannot be read ({error})") from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise OptionsError(f"--config {path}: is neither TOML nor .json ({error})") from None
-    if not isinstance(loaded, dict):
-        raise OptionsError(f"--config {path}: must hold one table of fields")
-    return loaded
-
-
-def _value(text: str) -> Any:
-    if text.lower() in ("none", "unset"):
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _positive(text: str) -> int:
