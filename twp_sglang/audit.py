@@ -102,6 +102,9 @@ class Audit:
         self._record_agrees(step)
 
     def _guards(self, step: Step, admission: Admission) -> None:
+        if admission.reason == "policy" and admission.load_before_tokens == 0:
+            # The head of an idle engine is exempt, whoever let it in.
+            return
         window = step.window_tokens
         load = admission.load_before_tokens
         if window is None:
@@ -278,6 +281,8 @@ def as_text(found: Audit, about: dict[str, Any]) -> str:
         if count:
             lines.append(f"VIOLATED  {kind}: {count}")
             lines += [f"    {example}" for example in _examples(found, kind)]
+    if about["policy"] == "observe" and found.violations:
+        lines.append("note: observe enforces nothing; these are the engine's own decisions")
     lines.append(f"{len(found.violations)} violations")
     return "\n".join(lines)
 

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 
 from twp_sglang.config import TwpConfig
 
+_UNSET = ("none", "unset")
+
 
 class OptionsError(Exception):
     """A configuration that cannot be used; the message is for the person who gave it."""
@@ -54,7 +56,7 @@ def closest(name: str, known: Collection[str]) -> str | None:
 
 def value_of(text: str) -> Any:
     """A flag's text as the value it means; ``none`` unsets an optional field."""
-    if text.lower() in ("none", "unset"):
+    if text.lower() in _UNSET:
         return None
     for kind in (int, float):
         try:
@@ -87,7 +89,8 @@ def load_table(path: Path, flag: str) -> dict[str, Any]:
         raise OptionsError(f"{flag} {path}: is not {kind} ({error})") from None
     if not isinstance(loaded, dict):
         raise OptionsError(f"{flag} {path}: must hold one table of fields")
-    return loaded
+    # TOML has no null: an optional field is unset in a file as it is by a flag.
+    return {name: value_of(value) if value in _UNSET else value for name, value in loaded.items()}
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,15 +5,9 @@ Takes every flag of ``python -m sglang.launch_server``, and ``--twp-*`` beside t
 
 from __future__ import annotations
 
-import os
 import sys
 
-from twp_sglang.serving.launch import main
+from twp_sglang.serving.launch import serve_and_leave
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: with its children gone, the interpreter's finalisation can wait for ever
-    # for ZeroMQ sockets whose other end no longer reads.
-    os._exit(code)
+    serve_and_leave(sys.argv[1:])

@@ -51,6 +51,10 @@ def text_model(folder: Path) -> Path:
     return folder
 
 
+SGLANG_SERVE = "sglang serve"
+"""SGLang's own command, which finds TWP by its flags."""
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as sock:
@@ -129,11 +133,13 @@ def _parsed(raw: bytes) -> Any:
 def command(
     model: Path, port: int, *flags: str, module: str = "twp_sglang.launch_server"
 ) -> list[str]:
+    start = [sys.executable, "-m", module]
+    if module == SGLANG_SERVE:
+        # The script beside this interpreter, not another installation's.
+        start = [str(Path(sys.executable).with_name("sglang")), "serve"]
     has_tokenizer = (model / "tokenizer.json").exists()
     return [
-        sys.executable,
-        "-m",
-        module,
+        *start,
         "--model-path",
         str(model),
         "--load-format",
@@ -203,11 +209,15 @@ def _wait_ready(server: Server) -> None:
 
 
 def run_to_end(
-    model: Path, *flags: str, environment: dict[str, str] | None = None, timeout_s: float = 150.0
+    model: Path,
+    *flags: str,
+    module: str = "twp_sglang.launch_server",
+    environment: dict[str, str] | None = None,
+    timeout_s: float = 150.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run a server that is expected to end by itself."""
     return subprocess.run(
-        command(model, free_port(), *flags),
+        command(model, free_port(), *flags, module=module),
         capture_output=True,
         text=True,
         timeout=timeout_s,

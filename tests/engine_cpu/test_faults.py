@@ -6,7 +6,9 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.engine_cpu.server import run_to_end, serving
+import pytest
+
+from tests.engine_cpu.server import SGLANG_SERVE, run_to_end, serving
 
 
 def test_a_fault_in_a_burst_falls_back_to_stock(model: Path, tmp_path: Path) -> None:
@@ -42,12 +44,16 @@ def test_a_fault_in_a_burst_falls_back_to_stock(model: Path, tmp_path: Path) -> 
         assert server.generate([5, 6, 7], 5).status == 200
 
 
-def test_a_hook_that_is_not_in_force_stops_the_start(model: Path) -> None:
+@pytest.mark.parametrize("module", ["twp_sglang.launch_server", SGLANG_SERVE])
+def test_a_hook_that_is_not_in_force_stops_the_start(module: str, model: Path) -> None:
     target = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
     ended = run_to_end(
         model,
         "--max-total-tokens",
         "2048",
+        "--twp-policy",
+        "twp",
+        module=module,
         environment={"TWP_FAULT_INJECTION": f"missing-hook={target}"},
     )
     assert ended.returncode not in (0, None)

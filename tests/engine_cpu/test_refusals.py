@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from twp_sglang.serving import launch
@@ -41,3 +43,17 @@ def test_refused_environment(
     monkeypatch.setenv(name, "1")
     assert launch.main(["--model-path", "/nowhere"]) == 2
     assert f"{name}=1" in capsys.readouterr().err
+
+
+def test_a_trace_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model-path", "/nowhere", "--twp-policy", "off", "--twp-trace", str(tmp_path)]
+    assert launch.main(flags) == 2
+    assert "--twp-policy off has no step trace" in capsys.readouterr().err
+
+
+def test_nonsense_faults_are_refused_before_the_engine_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TWP_FAULT_INJECTION", "nonsense")
+    assert launch.main(["--model-path", "/nowhere"]) == 2
+    assert "TWP_FAULT_INJECTION: 'nonsense'" in capsys.readouterr().err

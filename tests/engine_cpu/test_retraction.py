@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from controllers.step_trace import Step
-from tests.engine_cpu.server import serving
+from tests.engine_cpu.server import SGLANG_SERVE, serving
 
 
 def test_forced_retraction_under_load(model: Path, tmp_path: Path) -> None:
@@ -25,6 +25,8 @@ def test_forced_retraction_under_load(model: Path, tmp_path: Path) -> None:
         "4",
         "--twp-trace",
         str(tmp_path / "trace"),
+        # By way of SGLang's own command, which must find TWP by its flags.
+        module=SGLANG_SERVE,
         # SGLang's own switch: retract on every third step as if memory had run out.
         environment={"SGLANG_TEST_RETRACT": "1"},
     ) as server:

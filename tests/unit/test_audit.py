@@ -236,3 +236,18 @@ def test_a_wrong_command_line_is_exit_2(capsys: pytest.CaptureFixture[str]) -> N
             main(argv)
         assert caught.value.code == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_head_of_an_idle_engine_is_exempt_whoever_let_it_in(tmp_path: Path) -> None:
+    watched = CONFIG.model_copy(update={"policy": "observe"})
+    large = admission("policy", load_before_tokens=0, expected_tokens=1000)
+    assert main([str(trace(tmp_path, step(1, large), config=watched))]) == 0
+
+
+def test_violations_of_an_observed_engine_are_said_to_be_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched = CONFIG.model_copy(update={"policy": "observe"})
+    large = admission("policy", load_before_tokens=100, expected_tokens=1000)
+    assert main([str(trace(tmp_path, step(1, large), config=watched))]) == 1
+    assert "observe enforces nothing" in capsys.readouterr().out

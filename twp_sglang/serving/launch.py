@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
+from typing import NoReturn
 
 from twp_sglang.config import TwpConfig
 from twp_sglang.config_values import OptionsError
@@ -42,9 +44,35 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return EXIT_USAGE
+    if asked.config.policy == "off" and asked.trace_dir is not None:
+        print(
+            f"twp: --twp-trace {asked.trace_dir}: --twp-policy off has no step trace; use observe, "
+            "which leaves the decisions to SGLang, or leave the flag out",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     if asked.config.policy == "off" and asked.emulate is None:
         return _serve_stock(asked.engine_argv)
     return _serve(asked)
+
+
+def serve_and_leave(argv: list[str]) -> NoReturn:
+    """:func:`main`, then the end of the process, whatever happened.
+
+    Not by way of the interpreter's finalisation: with its children gone, that can wait for
+    ever for ZeroMQ sockets whose other end no longer reads, and a supervisor would never
+    see the server end.
+    """
+    try:
+        code = main(argv)
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
+    except BaseException:
+        traceback.print_exc()
+        code = EXIT_FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _serve_stock(argv: list[str]) -> int:
@@ -66,8 +94,14 @@ def _serve_stock(argv: list[str]) -> int:
 
 def _serve(asked: options.Options) -> int:
     """Serve with hooks: TWP's, those of the emulated engine, or both."""
+    from patches import fault_injection
     from patches.process import Payload, entry_for
 
+    try:
+        fault_injection.requested()
+    except ValueError as error:
+        print(f"twp: {error}; unset it", file=sys.stderr)
+        return EXIT_USAGE
     steers, emulates = asked.config.policy != "off", asked.emulate is not None
     if not _hooks_fit(steers, emulates):
         return EXIT_USAGE

@@ -6,7 +6,6 @@ the command line holds a ``--twp-`` flag; ``--model-type twp`` picks it by name.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from twp_sglang.serving.options import PREFIX
@@ -28,8 +27,6 @@ def create() -> Any:
 
 
 def _run(request: Any) -> None:
-    from twp_sglang.serving.launch import main
+    from twp_sglang.serving.launch import serve_and_leave
 
-    code = main(list(request.argv))
-    if code:
-        sys.exit(code)
+    serve_and_leave(list(request.argv))

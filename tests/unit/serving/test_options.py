@@ -283,3 +283,9 @@ def test_the_module_as_it_is_typed(tmp_path: Path) -> None:
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "numpy" in imported or "pydantic" in imported
     assert not imported & {"torch", "sglang", "transformers"}
+
+
+def test_a_file_unsets_an_optional_field_as_a_flag_does(tmp_path: Path) -> None:
+    path = tmp_path / "twp.toml"
+    path.write_text('forced_per_step = "none"\n')
+    assert parse(["--twp-config", str(path)]).config.forced_per_step is None
