@@ -13,9 +13,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class SamplingParams:
-    """The one sampling parameter that the load needs."""
+    """The sampling parameters that TWP reads."""
 
     max_new_tokens: int
+    custom_params: dict[str, Any] | None = None
 
 
 class Req:

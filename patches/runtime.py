@@ -14,30 +14,27 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from controllers.step_trace import Header
 from patches import fault_injection
 from patches.active_load import ActiveLoadReader
+from patches.arrivals import Arrivals, arrival_of, info_of
 from patches.offering import Offering
 from patches.recording import Recording
 from patches.sample_relay import Envelope, SampleRelay
 from patches.sglang_0_5 import engine_view
+from patches.step_meter import StepMeter, sample_of
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.policies import build_policy
-from twp_sglang.scheduling.request import RequestInfo
-from twp_sglang.scheduling.sample import PassView, StepSample
+from twp_sglang.scheduling.sample import PassView
 from twp_sglang.trace import AdmissionRecord, StepRecord
 
 logger = logging.getLogger(__name__)
-
-INFO_ATTRIBUTE = "_twp_request"
-"""Where a request of SGLang carries what TWP knows of it."""
 
 
 class Ranks(NamedTuple):
@@ -45,14 +42,6 @@ class Ranks(NamedTuple):
 
     tp_rank: int
     dp_rank: int | None
-
-
-class _Launched(NamedTuple):
-    """A step between its launch and its result."""
-
-    record: StepRecord
-    counts: bool
-    """Whether the span to its completion is a step time (no idle gap before it)."""
 
 
 class Runtime:
@@ -73,7 +62,8 @@ class Runtime:
         self.policy = build_policy(config)
         self.lengths = DeclaredLengths()
         self._load_reader = ActiveLoadReader(self.lengths)
-        self._offering = Offering(_arrival_of)
+        self._offering = Offering(arrival_of)
+        self._arrivals = Arrivals(scheduler, self.lengths)
         self.deciding = True
         self.fallbacks = 0
         self.fallback_reason: str | None = None
@@ -83,7 +73,6 @@ class Runtime:
         self._start_s = self._clock()
         self._scheduler = scheduler
         self._capacity = engine_view.kv_capacity_tokens(scheduler)
-        self._next_seq = 0
         # Of the pass under way.
         self._grants: dict[int, Grant] = {}
         self._decision: Decision | None = None
@@ -94,10 +83,7 @@ class Runtime:
         self._forced = 0
         self._closed = ""
         # Between passes.
-        self._launched: deque[_Launched] = deque()
-        self._idle_since_launch = True
-        self._last_pass_empty = True
-        self._last_done_s: float | None = None
+        self._meter = StepMeter(self._clock, bool(scheduler.enable_overlap))
         self._relay = SampleRelay(self.policy.reads_time)
         self._newest_sample_step: int | None = None
         self._recording = Recording(trace_dir, ranks.dp_rank, header)
@@ -126,28 +112,9 @@ class Runtime:
 
     def enqueued(self, req: Any, retracted: bool) -> None:
         """``req`` stands at the tail of SGLang's waiting queue."""
-        prompt, max_new, produced = engine_view.request_numbers(req)
-        info = RequestInfo(
-            req.rid,
-            self._next_seq,
-            self.pass_index,
-            prompt + produced,
-            self.lengths.remaining(prompt, max_new, produced),
-            priority=self._priority(req),
-            retracted=retracted,
-            handle=req,
-            arrival_ms=self._relay.now_ms,
+        self.policy.enqueue(
+            self._arrivals.note(req, self.pass_index, self._relay.now_ms, retracted=retracted)
         )
-        self._next_seq += 1
-        setattr(req, INFO_ATTRIBUTE, info)
-        self.policy.enqueue(info)
-
-    def _priority(self, req: Any) -> int:
-        value = req.priority
-        if value is None or not self._scheduler.enable_priority_scheduling:
-            return 0
-        low_first = self._scheduler.schedule_low_priority_values_first
-        return -int(value) if low_first else int(value)
 
     def resync(self, waiting_queue: list[Any]) -> None:
         """Make the policy's queue that of SGLang again: aborts and timeouts leave silently."""
@@ -164,7 +131,7 @@ class Runtime:
 
     def begin_pass(self) -> None:
         """SGLang starts to form its next batch."""
-        if self._scheduler.waiting_queue or not self._last_pass_empty:
+        if self._scheduler.waiting_queue or not self._meter.last_pass_empty:
             # An idle engine spins; counting that would number steps by wall time.
             self.pass_index += 1
         self._grants.clear()
@@ -239,7 +206,7 @@ class Runtime:
 
     def admitted(self, req: Any) -> None:
         """SGLang took ``req`` into its next batch."""
-        info: RequestInfo | None = getattr(req, INFO_ATTRIBUTE, None)
+        info = info_of(req)
         if info is None:
             return
         load = self._load or ActiveLoad(0, 0)
@@ -289,9 +256,8 @@ class Runtime:
             load = self._load_reader.read(engine_view.active_after(plan, scheduler.chunked_req))
         self.policy.end_pass(free, self._capacity, load)
         batch = plan.batch_to_run
-        self._last_pass_empty = batch is None
         if batch is None:
-            self._idle_since_launch = True
+            self._meter.idle()
             return
         facts = engine_view.batch_facts(batch)
         decision = self._decision
@@ -319,8 +285,7 @@ class Runtime:
                 len(decision.grants) if decision is not None and not self.policy.enforces else None
             ),
         )
-        self._launched.append(_Launched(record, not self._idle_since_launch))
-        self._idle_since_launch = False
+        self._meter.launched(record)
 
     def _closed_reason(self, decision: Decision | None) -> str:
         """Why somebody still waits, in the words of the trace."""
@@ -337,25 +302,10 @@ class Runtime:
 
     def completed(self, batch: Any) -> None:
         """The result of the oldest launched step was processed."""
-        now = self._clock()
-        last, self._last_done_s = self._last_done_s, now
-        if not self._launched:
+        record = self._meter.completed()
+        if record is None:
             return
-        record, counts = self._launched.popleft()
-        # A step whose result comes while nothing follows it drains the pipeline: under
-        # overlap its span is that of the bookkeeping alone.
-        overlapped = self._scheduler.enable_overlap
-        if counts and last is not None and not (overlapped and self._last_pass_empty):
-            record = record._replace(duration_ms=round((now - last) * 1e3, 4))
-        sample = StepSample(
-            record.step,
-            record.kind,  # type: ignore[arg-type]  # BatchFacts names the same kinds
-            record.duration_ms,
-            record.batch,
-            record.prefill_tokens,
-            record.kv_tokens,
-        )
-        self._relay.made(sample, leads=self._leads)
+        self._relay.made(sample_of(record), leads=self._leads)
         self._recording.completed(record, batch, self.policy)
 
     def outgoing(self) -> Envelope | None:
@@ -392,9 +342,3 @@ class Runtime:
             **self._recording.state(),
             "config": self.config.model_dump(mode="json"),
         }
-
-
-def _arrival_of(req: Any) -> int:
-    """Arrival number of a request; -1 where TWP does not know it (yet)."""
-    info: RequestInfo | None = getattr(req, INFO_ATTRIBUTE, None)
-    return -1 if info is None else info.seq

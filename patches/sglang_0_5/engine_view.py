@@ -19,6 +19,7 @@ READS = (
     f"{SCHEDULE_BATCH}:Req.origin_input_ids",
     f"{SCHEDULE_BATCH}:Req.output_ids",
     f"{SCHEDULE_BATCH}:Req.sampling_params",
+    "sglang.srt.sampling.sampling_params:SamplingParams.custom_params",
     f"{SCHEDULE_BATCH}:Req.priority",
     f"{SCHEDULE_BATCH}:Req.finished",
     f"{SCHEDULE_BATCH}:ScheduleBatch.reqs",
@@ -41,6 +42,11 @@ class BatchFacts(NamedTuple):
 def request_numbers(req: Any) -> tuple[int, int, int]:
     """(prompt tokens, max new tokens, produced tokens) of one request."""
     return len(req.origin_input_ids), req.sampling_params.max_new_tokens, len(req.output_ids)
+
+
+def custom_params(req: Any) -> Any:
+    """What the client sent in ``custom_params``, or None."""
+    return req.sampling_params.custom_params
 
 
 def active_before(running_batch: Any, chunked_req: Any) -> list[Any]:

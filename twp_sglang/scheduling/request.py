@@ -25,14 +25,18 @@ class RequestInfo:
     __slots__ = (
         "arrival_ms",
         "arrival_pass",
+        "cached_tokens",
+        "client",
         "expected_tokens",
         "handle",
+        "itl_slo_ms",
         "priority",
         "prompt_tokens",
         "retracted",
         "rid",
         "seq",
         "slot",
+        "ttft_slo_ms",
     )
 
     def __init__(
@@ -47,6 +51,10 @@ class RequestInfo:
         retracted: bool = False,
         handle: Any = None,
         arrival_ms: float = 0.0,
+        client: str = "",
+        itl_slo_ms: float | None = None,
+        ttft_slo_ms: float | None = None,
+        cached_tokens: int = 0,
     ) -> None:
         self.rid = rid
         self.seq = seq
@@ -57,6 +65,10 @@ class RequestInfo:
         self.retracted = retracted
         self.handle = handle
         self.arrival_ms = arrival_ms
+        self.client = client
+        self.itl_slo_ms = itl_slo_ms
+        self.ttft_slo_ms = ttft_slo_ms
+        self.cached_tokens = cached_tokens
         self.slot = -1
 
     def __repr__(self) -> str:

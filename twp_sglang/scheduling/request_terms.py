@@ -1,0 +1,52 @@
+"""What a request asks for beside its tokens: whose it is, and objectives of its own.
+
+They travel in the request's ``custom_params`` under the key ``twp``, a field that SGLang
+carries from the client to every scheduler process untouched:
+
+    {"custom_params": {"twp": {"client": "team-a", "ttft_slo_ms": 500}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+KEY = "twp"
+"""Name under which ``custom_params`` carries the terms."""
+
+CLIENT_MAX_CHARACTERS = 128
+"""Longest client name kept: an API key or a team's name fits, a document does not."""
+
+
+class RequestTerms(NamedTuple):
+    """Terms of one request; empty or None where it has none of its own."""
+
+    client: str = ""
+    itl_slo_ms: float | None = None
+    ttft_slo_ms: float | None = None
+
+
+NO_TERMS = RequestTerms()
+
+
+def terms_of(custom_params: Any) -> RequestTerms:
+    """The terms in ``custom_params``. What cannot be used is left out: whoever accepts the
+    request has told its sender, and a scheduler must not stumble over it."""
+    if not isinstance(custom_params, Mapping):
+        return NO_TERMS
+    terms = custom_params.get(KEY)
+    if not isinstance(terms, Mapping):
+        return NO_TERMS
+    client = terms.get("client")
+    return RequestTerms(
+        client[:CLIENT_MAX_CHARACTERS] if isinstance(client, str) else "",
+        _positive(terms.get("itl_slo_ms")),
+        _positive(terms.get("ttft_slo_ms")),
+    )
+
+
+def _positive(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) and value > 0 else None
