@@ -13,6 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 
+from twp_sglang.scheduling.capacity import never_fits
 from twp_sglang.scheduling.policies.base import Policy
 from twp_sglang.simulator import decode_run
 from twp_sglang.simulator.batching import Batch, Batcher
@@ -97,13 +98,14 @@ class Engine:
 
     def _arrive(self, request: LiveRequest) -> None:
         settings = self.settings
-        total = request.spec.input_tokens + request.max_new_tokens
-        if total + self.pool.page_size >= self.pool.capacity_tokens:
-            self._refuse(
-                request,
-                f"needs {total} KV tokens and a page of a pool of {self.pool.capacity_tokens}: "
-                "it can never run",
-            )
+        reason = never_fits(
+            request.spec.input_tokens,
+            request.max_new_tokens,
+            self.pool.capacity_tokens,
+            self.pool.page_size,
+        )
+        if reason is not None:
+            self._refuse(request, reason)
             return
         limit = settings.max_queued_requests
         # One with output already comes from another engine: it was let in there.
