@@ -7,6 +7,7 @@ written by ``python -m controllers tune`` is taken as it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -14,6 +15,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from controllers.laws.base import FrozenModel
 from controllers.laws.registry import law_entry
 from controllers.models.latency import LatencyModel
+from twp_sglang.objective_values import SPELLINGS, Objective, checked, folded
 
 PolicyName = Literal["off", "observe", "fcfs", "priority", "dynamic-batch", "twp", "slo"]
 POLICY_NAMES: tuple[PolicyName, ...] = (
@@ -170,15 +172,28 @@ class TwpConfig(FrozenModel):
     )
 
     # Policy slo.
-    itl_slo_ms: float = Field(
+    itl_slo_ms: Objective = Field(
         default=50.0,
-        gt=0,
-        description="policy slo: longest step, ms; 20 tokens per second, faster than people read",
+        description="policy slo: longest step, ms, or auto; 20 tokens per second, faster than "
+        "people read. The same with its unit: itl_slo = 50ms",
     )
-    ttft_slo_ms: float = Field(
+    ttft_slo_ms: Objective = Field(
         default=2000.0,
-        gt=0,
-        description="policy slo: longest time to first token, ms; a usual objective of chat",
+        description="policy slo: longest time to first token, ms, or auto; a usual objective of "
+        "chat. The same with its unit: ttft_slo = 2s",
+    )
+    itl_auto_multiple: float = Field(
+        default=5.0,
+        gt=1,
+        description="policy slo: itl_slo auto is this many baseline decode steps of the machine; "
+        "5 is the strict objective of Sarathi-Serve (OSDI 2024)",
+    )
+    ttft_auto_multiple: float = Field(
+        default=25.0,
+        gt=1,
+        description="policy slo: ttft_slo auto is this many times what an idle machine needs for "
+        "the first token of a prompt of 1,024 tokens; a burst of 25 such prompts is then served "
+        "in time, one after the other",
     )
     a_ms: float | None = Field(
         default=None,
@@ -229,12 +244,20 @@ class TwpConfig(FrozenModel):
         default=None, description="where the values come from; written by tune, not read"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_spelling(cls, data: Any) -> Any:
+        return folded(data) if isinstance(data, Mapping) else data
+
     @field_validator("*", mode="before")
     @classmethod
     def _no_lookalikes(cls, value: Any, info: ValidationInfo) -> Any:
         # Pydantic would take true as 1 and "0.15" as 0.15; in a file both are mistakes.
-        if info.field_name in ("policy", "law", "evidence"):
+        name = info.field_name or ""
+        if name in ("policy", "law", "evidence"):
             return value
+        if name in SPELLINGS.values():
+            return checked(name, value)
         if isinstance(value, bool | str):
             raise ValueError("must be a number, not text or true and false")
         return value

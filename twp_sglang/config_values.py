@@ -12,12 +12,25 @@ from typing import Any
 from pydantic import ValidationError
 
 from twp_sglang.config import TwpConfig
+from twp_sglang.objective_values import SPELLINGS, folded
 
 _UNSET = ("none", "unset")
 
 
 class OptionsError(Exception):
     """A configuration that cannot be used; the message is for the person who gave it."""
+
+
+def one_spelling(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """``values`` of one source with objectives such as ``itl_slo = "50ms"`` as their fields.
+
+    Raises:
+        OptionsError: both spellings of one objective, or no duration; with the source.
+    """
+    try:
+        return folded(values)
+    except ValueError as error:
+        raise OptionsError(f"{error} ({source})") from None
 
 
 def build(values: Mapping[str, Any], given: Mapping[str, str]) -> TwpConfig:
@@ -40,7 +53,7 @@ def _problem(error: Any, given: Mapping[str, str]) -> str:
     name = str(location[0])
     source = given.get(name, "default")
     if error["type"] == "extra_forbidden":
-        close = closest(name, TwpConfig.model_fields)
+        close = closest(name, (*TwpConfig.model_fields, *SPELLINGS))
         hint = f"did you mean {close}?" if close else "--help lists the fields"
         return f"{name} = {error['input']!r} ({source}): no such field; {hint}"
     field = TwpConfig.model_fields.get(name)

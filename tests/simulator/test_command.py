@@ -63,6 +63,18 @@ def test_equal_commands_write_equal_bytes(trace: Path, tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
+def test_objectives_are_stated_as_to_the_server(trace: Path, tmp_path: Path) -> None:
+    model = ("l_min_ms=43", "alpha_ms=4.3", "prefill_ms_per_token=0.1")
+    itl = []
+    # 5 baseline steps of 43 ms are 215 ms.
+    for name, objective in enumerate(("itl_slo=auto", "itl_slo=0.215s", "itl_slo_ms=60")):
+        out = tmp_path / f"{name}.json"
+        settings = [word for item in (*model, objective) for word in ("--set", item)]
+        assert run(trace, out, *settings, policy="slo") == 0
+        itl.append(json.loads(out.read_text())["itl_ms"])
+    assert itl[0] == itl[1] != itl[2]
+
+
 def test_steps_are_read_by_the_controllers(trace: Path, tmp_path: Path) -> None:
     steps = tmp_path / "s.jsonl"
     assert run(trace, tmp_path / "o.json", "--steps", str(steps)) == 0
@@ -113,7 +125,7 @@ def test_declared_limits_reach_the_scheduler(trace: Path, tmp_path: Path) -> Non
         (["--set", "gama=0.1"], "(--set gama=0.1): no such field; did you mean gamma?"),
         (["--set", "gamma=7"], "gamma = 7 (--set gamma=7)"),
         (["--set", "gamma"], "write KEY=VALUE"),
-        (["--slo", "ttft=2"], "give the limit with its unit"),
+        (["--slo", "ttft=2"], "'ttft=2': give it with its unit, for example 50ms or 2s"),
         (["--step-model", "b200"], "'b200': no such profile"),
         (["--step-model", "table:x/y"], "table:x/y"),
         (["--time-stretch", "-1"], "time stretch -1"),

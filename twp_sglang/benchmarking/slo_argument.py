@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import re
 from typing import get_args
 
+from twp_sglang.durations import milliseconds
 from twp_sglang.latency_metrics import Slo, SloMetric
 
-_VALUE = re.compile(r"^([0-9.eE+-]+)(ms|s)$")
 _METRICS: tuple[SloMetric, ...] = get_args(SloMetric)
 
 
@@ -28,15 +26,9 @@ def parse_slos(text: str) -> tuple[Slo, ...]:
             raise ValueError(f"'{name}' is not a metric with an SLO; one of {', '.join(_METRICS)}")
         if any(slo.metric == metric for slo in slos):
             raise ValueError(f"'{name}' is given twice; keep one limit")
-        match = _VALUE.match(limit)
-        if not match:
-            raise ValueError(f"'{item}': give the limit with its unit, for example {name}=50ms")
         try:
-            value = float(match[1])
-        except ValueError:
-            raise ValueError(f"'{item}': '{match[1]}' is not a number") from None
-        limit_ms = value * (1000.0 if match[2] == "s" else 1.0)
-        if not math.isfinite(limit_ms) or limit_ms <= 0:
-            raise ValueError(f"'{item}': the limit must be finite and above 0")
+            limit_ms = milliseconds(limit)
+        except ValueError as error:
+            raise ValueError(f"'{item}': {error}") from None
         slos.append(Slo(metric=metric, limit_ms=limit_ms))
     return tuple(slos)

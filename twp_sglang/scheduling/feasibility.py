@@ -51,6 +51,10 @@ class TtftLines:
         self._found_late: list[RequestInfo] = []
         self.credit_tokens = 0.0
 
+    def objective_changed(self, ttft_slo_ms: float) -> None:
+        """From now on another objective; who is late stays late."""
+        self._slo_ms = ttft_slo_ms
+
     @property
     def fresh(self) -> int:
         """Requests not in the late line."""

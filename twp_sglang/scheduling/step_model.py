@@ -15,6 +15,7 @@ from controllers.laws.base import LawSample
 from controllers.laws.predictive import PredictiveLaw, PredictiveLawConfig, PredictiveState
 from controllers.models.latency import LatencyModel
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.objectives import Objectives
 from twp_sglang.scheduling.sample import StepSample
 from twp_sglang.scheduling.self_calibration import SelfCalibration
 
@@ -36,30 +37,41 @@ class OnlineStepModel:
     """Predicts steps and says how many rows and prompt tokens keep the objective."""
 
     def __init__(self, config: TwpConfig) -> None:
-        self._slo_ms = config.itl_slo_ms
+        self._slo_ms = Objectives(config).itl_ms
         self._free = config.prefill_free_tokens
         given = config.step_model()
         self._calibration = SelfCalibration() if given is None else None
         self.source = "given" if given is not None else "learning"
         self._rows_seen = config.b0
         self._prefill_seen = CHUNK_START_TOKENS
-        self._adopt(given or _first_guess(config.itl_slo_ms))
+        self._adopt(given or _first_guess(self._slo_ms))
+
+    def objective_changed(self, itl_slo_ms: float) -> None:
+        """From now on another objective, ms; what was learned stays."""
+        self._slo_ms = itl_slo_ms
+        if self.source == "learning":
+            self._adopt(_first_guess(itl_slo_ms))
+        else:
+            self.law = self._law()
 
     def _adopt(self, model: LatencyModel, residual: float = 0.0) -> None:
         self.model = model
-        self.law = PredictiveLaw(
+        self.law = self._law()
+        state = self.law.initial()
+        self.state: PredictiveState = state._replace(
+            residual_var=max(state.residual_var, residual**2)
+        )
+
+    def _law(self) -> PredictiveLaw:
+        return PredictiveLaw(
             PredictiveLawConfig(
                 itl_objective_ms=self._slo_ms,
-                latency=model,
+                latency=self.model,
                 chunk_max_tokens=CHUNK_MAX_TOKENS,
                 # The window is reported, not gated by: no clamp.
                 h_min_tokens=1.0,
                 h_max_tokens=1e9,
             )
-        )
-        state = self.law.initial()
-        self.state: PredictiveState = state._replace(
-            residual_var=max(state.residual_var, residual**2)
         )
 
     @property

@@ -18,9 +18,11 @@ from twp_sglang.config_values import (
     build,
     closest,
     load_table,
+    one_spelling,
     reason_of,
     value_of,
 )
+from twp_sglang.objective_values import SPELLINGS
 from twp_sglang.step_profiles import profile_names
 
 PREFIX = "--twp-"
@@ -86,6 +88,13 @@ def parser() -> argparse.ArgumentParser:
             metavar="VALUE",
             help=f"{(field.description or '').replace('%', '%%')} [{default}]",
         )
+    for spelling, name in SPELLINGS.items():
+        group.add_argument(
+            flag_of(spelling),
+            dest=spelling,
+            metavar="DURATION",
+            help=f"the same as {flag_of(name)}, with its unit: 50ms, 0.05s, 2s; or auto",
+        )
     return result
 
 
@@ -121,9 +130,10 @@ def parse(argv: list[str]) -> Options:
         _merge(values, given, _profile_values(loaded, profile), f"profile {profile}")
     if config_file is not None:
         _merge(values, given, load_table(config_file, "--twp-config"), f"file {config_file}")
-    for name, text in flags.items():
-        values[name] = value_of(text)
-        given[name] = f"flag {flag_of(name)}"
+    stated = {name: value_of(text) for name, text in flags.items()}
+    objectives = [n for n in stated if n in SPELLINGS or n in SPELLINGS.values()]
+    values.update(one_spelling(stated, "flag " + " and ".join(map(flag_of, objectives))))
+    given.update({SPELLINGS.get(name, name): f"flag {flag_of(name)}" for name in stated})
     return Options(
         build(values, given),
         given,
@@ -149,8 +159,9 @@ def _bound(argv: list[str], flags: Collection[str]) -> list[str]:
 def _merge(
     values: dict[str, Any], given: dict[str, str], new: Mapping[str, Any], source: str
 ) -> None:
-    values.update(new)
-    given.update(dict.fromkeys(new, source))
+    fields = one_spelling(new, source)
+    values.update(fields)
+    given.update(dict.fromkeys(fields, source))
 
 
 def _profile_values(loaded: Mapping[str, Any], path: Path) -> dict[str, Any]:

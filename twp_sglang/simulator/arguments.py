@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from twp_sglang.config import POLICY_NAMES, TwpConfig
-from twp_sglang.config_values import OptionsError, build, load_table, value_of
+from twp_sglang.config_values import OptionsError, build, load_table, one_spelling, value_of
+from twp_sglang.objective_values import SPELLINGS
 from twp_sglang.simulator.placement import PlacementName
 from twp_sglang.simulator.pool_settings import PoolSettings, read_pool
 from twp_sglang.simulator.replicas import ROUTER_NAMES
@@ -144,15 +145,17 @@ def configuration(policy: str, file: Path | None, settings: list[str]) -> TwpCon
     values: dict[str, Any] = {}
     given: dict[str, str] = {}
     if file is not None:
-        values.update(load_table(file, "--config"))
+        values.update(one_spelling(load_table(file, "--config"), f"file {file}"))
         given.update(dict.fromkeys(values, f"file {file}"))
+    stated: dict[str, Any] = {}
     for item in settings:
         key, equals, text = item.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
             raise OptionsError(f"--set {item}: write KEY=VALUE, for example gamma=0.1")
-        values[key] = value_of(text.strip())
-        given[key] = f"--set {item}"
+        stated[key] = value_of(text.strip())
+        given[SPELLINGS.get(key, key)] = f"--set {item}"
+    values.update(one_spelling(stated, "--set"))
     values["policy"] = policy
     given["policy"] = "--policy"
     return build(values, given)

@@ -51,8 +51,28 @@ def test_there_is_one_flag_per_field() -> None:
 
     known = {word for action in parser()._actions for word in action.option_strings}
     wanted = {flag_of(name) for name in TwpConfig.model_fields if name != "evidence"}
-    assert known == wanted | {"--twp-config", "--twp-profile", "--twp-trace", "--twp-emulate"}
+    files = {"--twp-config", "--twp-profile", "--twp-trace", "--twp-emulate"}
+    assert known == wanted | files | {"--twp-itl-slo", "--twp-ttft-slo"}
     assert flag_of("h_min_tokens") == "--twp-h-min-tokens"
+
+
+@pytest.mark.parametrize("text", ["50ms", "0.05s", "5e1ms", "0.05 s"])
+def test_an_objective_is_stated_with_its_unit(text: str, tmp_path: Path) -> None:
+    by_flag = parse(["--twp-itl-slo", text, "--twp-ttft-slo=2s"])
+    file = written(tmp_path, "twp.toml", f'itl_slo = "{text}"\nttft_slo = "2000ms"\n')
+    by_file = parse(["--twp-config", file])
+    in_ms = parse(["--twp-itl-slo-ms", "50", "--twp-ttft-slo-ms", "2000"])
+    assert by_flag.config == by_file.config == in_ms.config
+    assert by_flag.given == {
+        "itl_slo_ms": "flag --twp-itl-slo",
+        "ttft_slo_ms": "flag --twp-ttft-slo",
+    }
+
+
+def test_a_flag_in_one_spelling_overrides_a_file_in_the_other(tmp_path: Path) -> None:
+    file = written(tmp_path, "twp.toml", 'itl_slo_ms = 30\nttft_slo = "auto"\n')
+    asked = parse(["--twp-config", file, "--twp-itl-slo", "auto", "--twp-ttft-slo-ms", "900"])
+    assert (asked.config.itl_slo_ms, asked.config.ttft_slo_ms) == ("auto", 900.0)
 
 
 def test_none_unsets_an_optional_field() -> None:
@@ -112,6 +132,35 @@ def test_a_trace_folder_is_made(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--twp-itl-slo", "50"], ["itl_slo = 50", "--twp-itl-slo", "for example 50ms"]),
+        (["--twp-ttft-slo", "2"], ["ttft_slo = 2", "--twp-ttft-slo", "for example 2s"]),
+        (["--twp-itl-slo", "5min"], ["itl_slo = '5min'", "with its unit", "or auto"]),
+        (["--twp-itl-slo", "-5ms"], ["itl_slo = '-5ms'", "above 0"]),
+        (["--twp-itl-slo", "none"], ["itl_slo = None", "for example 50ms"]),
+        (["--twp-itl-slo-ms", "50ms"], ["itl_slo_ms = '50ms'", "itl_slo = 50ms"]),
+        (["--twp-ttft-slo-ms", "0"], ["ttft_slo_ms = 0", "above 0"]),
+        (
+            ["--twp-itl-slo", "50ms", "--twp-itl-slo-ms", "40"],
+            ["itl_slo = '50ms'", "itl_slo_ms = 40", "leave one out"],
+        ),
+    ],
+)
+def test_a_bad_objective_is_named_with_value_source_and_mend(
+    argv: list[str], named: list[str]
+) -> None:
+    message = refused(*argv)
+    assert [word for word in named if word not in message] == []
+
+
+def test_both_spellings_in_one_file_name_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "twp.toml", 'ttft_slo_ms = 30\nttft_slo = "auto"\n')
+    assert "ttft_slo = 'auto' and ttft_slo_ms = 30" in (message := refused("--twp-config", file))
+    assert file in message
 
 
 @pytest.mark.parametrize("value", ["-0.15", "-1e-3", "-inf", "nan", "fast", "none", "true"])

@@ -30,6 +30,7 @@ from twp_sglang.scheduling.feasibility import TtftLines
 from twp_sglang.scheduling.kv_forecast import KvForecast
 from twp_sglang.scheduling.lengths_online import OutputLengths
 from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.objectives import Objectives
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
 from twp_sglang.scheduling.prefill_rate import PrefillRate
 from twp_sglang.scheduling.request import RequestInfo
@@ -46,12 +47,11 @@ class Slo(Policy):
 
     def __init__(self, config: TwpConfig) -> None:
         super().__init__()
-        self._itl_slo_ms = config.itl_slo_ms
-        self._ttft_slo_ms = config.ttft_slo_ms
+        self.objectives = Objectives(config)
         self._chunk_limit = config.chunk_tokens
         self._warmup = config.warmup_steps
         self.model = OnlineStepModel(config)
-        self.lines = TtftLines(config.ttft_slo_ms, config.late_after_ms, config.late_share)
+        self.lines = TtftLines(self.objectives.ttft_ms, config.late_after_ms, config.late_share)
         self.rate = PrefillRate()
         self.lengths = OutputLengths()
         self._forecast = KvForecast(config.kv_margin)
@@ -102,6 +102,9 @@ class Slo(Policy):
             self._warmup -= 1
             return
         self._step_ms = duration
+        if self.objectives.observe(sample):
+            self.model.objective_changed(self.objectives.itl_ms)
+            self.lines.objective_changed(self.objectives.ttft_ms)
         self.model.observe(sample, self._load.load_tokens, len(self.queue))
         oldest = self.queue.oldest()
         if oldest is not None and oldest.arrival_pass < sample.step:
@@ -197,8 +200,7 @@ class Slo(Policy):
         """Adds objectives, model, margin, lines and rate."""
         return {
             **super().snapshot(),
-            "itl_slo_ms": self._itl_slo_ms,
-            "ttft_slo_ms": self._ttft_slo_ms,
+            **self.objectives.snapshot(),
             "itl_ms": self._step_ms,
             "window_tokens": self.model.window_tokens,
             "l_min_ms": self.model.model.l_min_ms,
