@@ -262,6 +262,8 @@ class Runtime:
         facts = engine_view.batch_facts(batch)
         decision = self._decision
         self._closed = self._closed_reason(decision)
+        if self._closed:
+            self.policy.tally.held(self._closed)
         state = self.policy.signals()
         record = StepRecord(
             step=self.pass_index,

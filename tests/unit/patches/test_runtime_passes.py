@@ -147,3 +147,13 @@ def test_the_audit_passes_what_twp_admits_and_not_what_stock_would(
         assert kinds == {"window"}
         assert found.by_reason == {"policy": 12}
         assert len(found.violations) == 9
+
+
+def test_steps_that_hold_somebody_back_are_counted_by_reason() -> None:
+    desk = Desk(running=8)
+    desk.join("b")
+    # K = 8 * 50 = H: nobody else fits.
+    for _ in range(3):
+        assert desk.order() == []
+        desk.finish_pass()
+    assert desk.runtime.state()["holds"] == {"window": 3}

@@ -22,6 +22,7 @@ from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
+from twp_sglang.scheduling.tally import Tally
 from twp_sglang.scheduling.waiting import WaitingQueue
 
 GRANTS_PER_PASS = 64
@@ -50,6 +51,7 @@ class Policy(ABC):
 
     def __init__(self) -> None:
         self.queue = WaitingQueue()
+        self.tally = Tally()
         self.forced_total = 0
         self.admitted_total = 0
 
@@ -66,12 +68,14 @@ class Policy(ABC):
         self.queue.discard(grant.request)
         self.admitted_total += 1
         self.forced_total += grant.reason == "forced"
+        self.tally.admitted(grant.reason)
 
     def taken(self, request: RequestInfo, *, agreed: bool = False) -> None:
         """The engine took a request on its own (a policy that only watches); ``agreed``
         when this pass's decision would have granted it."""
         self.queue.discard(request)
         self.admitted_total += 1
+        self.tally.admitted("retracted" if request.retracted else "engine")
 
     def observe(self, sample: StepSample) -> None:  # noqa: B027 - most policies measure nothing
         """One step was measured."""
@@ -115,6 +119,7 @@ class Policy(ABC):
             "sigma": None,
             "itl_ms": None,
             "l_min_ms": None,
+            **self.tally.snapshot(),
         }
 
     def admit_all(self, view: PassView, order: Iterable[RequestInfo]) -> Decision:
