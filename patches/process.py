@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from controllers.step_trace import Header
 from patches import active, fault_injection
 from patches.install import ProofError, prove, prove_engine_uses, register
 from patches.runtime import Ranks, Runtime
-from patches.sglang_0_5 import emulation
+from patches.sglang_0_5 import emulation, engine_view
 from patches.sglang_0_5.construction import when_constructed
 from patches.sglang_0_5.versions import EMULATION_TABLES, TABLES, HookTable, judge
 from patches.sources import InstalledSource
@@ -133,7 +132,9 @@ def _steer(
             ranks,
             None if payload.trace_dir is None else Path(payload.trace_dir),
             _header(payload, config, scheduler),
-            _aligned(payload.chunk_tokens, scheduler),
+            None
+            if payload.chunk_tokens is None
+            else engine_view.aligned_chunk(payload.chunk_tokens, scheduler),
         )
         active.install(runtime)
     except Exception as error:
@@ -147,15 +148,6 @@ def _steer(
         len(table.hooks),
         len(table.hooks),
     )
-
-
-def _aligned(chunk_tokens: int | None, scheduler: Any) -> int | None:
-    """C as a multiple of what a chunk must end on (page, state of a hybrid model): a
-    smaller one would never be taken while somebody decodes."""
-    if chunk_tokens is None:
-        return None
-    grain = math.lcm(int(scheduler.page_size), int(scheduler.truncation_align_size or 1))
-    return -(-chunk_tokens // grain) * grain
 
 
 def _header(payload: Payload, config: TwpConfig, scheduler: Any) -> Header:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
 from controllers.step_trace import Header
+from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.policies import Policy
 from twp_sglang.trace import StepRecord, TraceWriter, free_path
 
@@ -25,6 +27,18 @@ class Recording:
         self._header = header
         self._trace: TraceWriter | None = None
         self._finished: list[tuple[int, int]] = []
+
+    def restart(self, config: TwpConfig) -> None:
+        """Steps from here on are decided by ``config``: they go into a file of their own, with
+        it in the header."""
+        self._header = self._header.model_copy(
+            update={"config": config.model_dump(mode="json"), "created_unix_s": time.time()}
+        )
+        if self._trace is not None:
+            # Not awaited: the writer's thread ends when it has written what is pending.
+            self._trace.end()
+            self._trace = None
+            self.open()
 
     def open(self) -> None:
         """Create the file, if one was asked for. A file that cannot be written is said and

@@ -31,7 +31,9 @@ from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.policies import build_policy
+from twp_sglang.scheduling.recent_steps import RecentSteps
 from twp_sglang.scheduling.sample import PassView
+from twp_sglang.scheduling.waiting_time import WaitingTime
 from twp_sglang.trace import AdmissionRecord, StepRecord
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,8 @@ class Runtime:
         chunk_tokens: int | None = None,
     ) -> None:
         self.config = config
+        self.revision = 0
+        """How often the configuration was changed."""
         self.chunk_tokens = chunk_tokens
         """Prompt tokens per step while somebody decodes; None leaves SGLang's own chunk."""
         self.policy = build_policy(config)
@@ -73,6 +77,8 @@ class Runtime:
         self._start_s = self._clock()
         self._scheduler = scheduler
         self._capacity = engine_view.kv_capacity_tokens(scheduler)
+        self.recent = RecentSteps()
+        self.waiting_time = WaitingTime()
         # Of the pass under way.
         self._grants: dict[int, Grant] = {}
         self._decision: Decision | None = None
@@ -107,6 +113,21 @@ class Runtime:
             where,
         )
         self.fallback_reason = where
+
+    # ------------------------------------------------------------ configuration
+
+    def reconfigure(self, config: TwpConfig, chunk_tokens: int | None) -> None:
+        """Decide by ``config`` and ``chunk_tokens`` from the next pass on. Called in the same
+        pass on every rank.
+
+        Raises:
+            ValueError: the policy cannot take it; nothing has changed.
+        """
+        self.policy.reconfigure(config)
+        self.config, self.chunk_tokens = config, chunk_tokens
+        self.revision += 1
+        # A trace is judged by the configuration in its header.
+        self._recording.restart(config)
 
     # ----------------------------------------------------------------- requests
 
@@ -164,13 +185,14 @@ class Runtime:
         self._grants = {id(grant.request.handle): grant for grant in decision.grants}
 
     def _decide(self, running_batch: Any) -> Decision:
-        view = self._seen = self._view(running_batch)
+        view = self._seen = self.view(running_batch)
         self._decision = decision = self.policy.decide(view)
         self._load = ActiveLoad(view.load_tokens, view.batch)
         self._free_tokens = view.kv_free_tokens
         return decision
 
-    def _view(self, running_batch: Any) -> PassView:
+    def view(self, running_batch: Any) -> PassView:
+        """The engine as it stands, as the policy is shown it."""
         scheduler = self._scheduler
         chunked = scheduler.chunked_req
         active = engine_view.active_before(running_batch, chunked)
@@ -193,7 +215,7 @@ class Runtime:
         if running_batch is None or not running_batch.reqs:
             return None
         # With an empty queue and a prompt under way SGLang asks for no order.
-        chosen = self.policy.chunk_tokens(self._seen or self._view(running_batch))
+        chosen = self.policy.chunk_tokens(self._seen or self.view(running_batch))
         if chosen is None:
             return self.chunk_tokens
         align = getattr(self._scheduler, "truncation_align_size", None)
@@ -321,6 +343,8 @@ class Runtime:
         """All ranks, in the same pass: feed the policy. Repeats are recognised."""
         for sample in self._relay.unpack(envelope):
             self.policy.observe(sample)
+            self.waiting_time.observe(sample, self.policy.queue)
+            self.recent.add(sample, self.policy.predicted_ms(sample))
             self._newest_sample_step = sample.step
 
     def state(self) -> dict[str, Any]:
@@ -337,10 +361,15 @@ class Runtime:
             "load_tokens": load.load_tokens,
             "batch": load.batch,
             "queue": len(self._scheduler.waiting_queue),
+            "kv_free": engine_view.kv_free_tokens(self._scheduler) / max(1, self._capacity),
+            "kv_threshold": self.policy.kv_threshold,
+            "kv_capacity_tokens": self._capacity,
+            "prompt_tokens_per_s": self.waiting_time.prompt_tokens_per_s,
             "closed": self._closed,
             "chunk_tokens": self.chunk_tokens,
             "pass": self.pass_index,
             "samples": self._relay.delivered,
+            "revision": self.revision,
             **self._recording.state(),
             "config": self.config.model_dump(mode="json"),
         }

@@ -117,6 +117,12 @@ class TraceWriter:
             self._dropped_handing_over += 1
             self._warn("the disk is slower than the engine")
 
+    def end(self) -> None:
+        """Take no more: the thread writes what is pending and ends. Does not wait; what a full
+        hand-over cannot be told of is told by :meth:`close`."""
+        with contextlib.suppress(queue.Full):
+            self._pending.put_nowait(None)
+
     def close(self) -> None:
         """Write what is pending, for a bounded time, and stop."""
         with contextlib.suppress(queue.Full):

@@ -6,6 +6,7 @@ in processes that only check or configure.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 SCHEDULE_BATCH = "sglang.srt.managers.schedule_batch"
@@ -47,6 +48,22 @@ def request_numbers(req: Any) -> tuple[int, int, int]:
 def custom_params(req: Any) -> Any:
     """What the client sent in ``custom_params``, or None."""
     return req.sampling_params.custom_params
+
+
+def queued_since_s(req: Any) -> float | None:
+    """When the request joined the queue, on this process's ``time.perf_counter``; None where
+    SGLang does not say. Differs between ranks: for reports only, never for decisions."""
+    since = getattr(getattr(req, "time_stats", None), "wait_queue_entry_time", None)
+    return float(since) if since else None
+
+
+def running_requests(scheduler: Any) -> list[Any]:
+    """Requests that SGLang has taken in, also those of a batch whose result is not in yet."""
+    reqs = active_before(scheduler.running_batch, scheduler.chunked_req)
+    last = getattr(scheduler, "last_batch", None)
+    if last is not None:
+        reqs += [req for req in last.reqs if req not in reqs]
+    return reqs
 
 
 def active_before(running_batch: Any, chunked_req: Any) -> list[Any]:
@@ -95,6 +112,13 @@ def kv_free_tokens(scheduler: Any) -> int:
 def kv_capacity_tokens(scheduler: Any) -> int:
     """KV tokens of the whole pool."""
     return int(scheduler.max_total_num_tokens)
+
+
+def aligned_chunk(chunk_tokens: int, scheduler: Any) -> int:
+    """C as a multiple of what a chunk must end on (page, state of a hybrid model): a
+    smaller one would never be taken while somebody decodes."""
+    grain = math.lcm(int(scheduler.page_size), int(scheduler.truncation_align_size or 1))
+    return -(-chunk_tokens // grain) * grain
 
 
 def batch_facts(batch: Any) -> BatchFacts:

@@ -28,6 +28,17 @@ class Baseline:
         self._window: list[float] = []
         self.l_min_ms = l_min_ms
 
+    def reconfigure(self, b0: int, l_min_ms: float | None) -> None:
+        """Take another B0 and l_min. What was learned stays; a value that was given and is no
+        longer is learned anew."""
+        if self._given or l_min_ms is not None:
+            self.l_min_ms = l_min_ms
+        if (l_min_ms is not None, b0) != (self._given, self._high):
+            self._window.clear()
+        self._given = l_min_ms is not None
+        self._low = max(1, b0 // 2)
+        self._high = b0
+
     @property
     def source(self) -> str:
         """``given``, ``learned``, or ``learning`` while there is none and sigma rests at 1."""

@@ -51,6 +51,12 @@ class TtftLines:
         self._found_late: list[RequestInfo] = []
         self.credit_tokens = 0.0
 
+    def reconfigure(self, ttft_slo_ms: float, late_after_ms: float, late_share: float) -> None:
+        """Other settings; who is late stays late, and so does the credit."""
+        self._slo_ms = ttft_slo_ms
+        self._aging_ms = late_after_ms
+        self._share = late_share
+
     def objective_changed(self, ttft_slo_ms: float) -> None:
         """From now on another objective; who is late stays late."""
         self._slo_ms = ttft_slo_ms

@@ -30,6 +30,13 @@ class KvHeadroom:
         self._used: float | None = None
         self.threshold = low
 
+    def reconfigure(self, low: float, high: float, horizon_steps: int, relax: float) -> None:
+        """Take other settings; the rate of depletion stays, the threshold moves into its new
+        bounds at once."""
+        self._low, self._high = low, high
+        self._horizon, self._relax = horizon_steps, relax
+        self.threshold = min(max(self.threshold, low), high)
+
     def observe(self, kv_free_tokens: int, kv_capacity_tokens: int) -> float:
         """Take the pool's state at one scheduling pass; the threshold in force."""
         if kv_capacity_tokens <= 0:

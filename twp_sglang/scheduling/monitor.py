@@ -37,6 +37,11 @@ class Monitor:
         self.counted = 0
         self.ignored = 0
 
+    def reconfigure(self, beta: float, b0: int, l_min_ms: float | None) -> None:
+        """Take other settings; the filtered latency stays."""
+        self._beta = beta
+        self.baseline.reconfigure(b0, l_min_ms)
+
     @property
     def sigma(self) -> float:
         """Slowdown; 1 while the latency or its baseline is unknown, so that the law rests."""

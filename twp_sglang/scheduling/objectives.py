@@ -57,6 +57,9 @@ class Objectives:
     """ITL and TTFT objective, ms; :meth:`observe` may lower those that are ``auto``."""
 
     def __init__(self, config: TwpConfig) -> None:
+        self._start(config)
+
+    def _start(self, config: TwpConfig) -> None:
         self._config = config
         self._decode = Lowest()
         self._first_token = Lowest()
@@ -68,6 +71,15 @@ class Objectives:
             self._first_token.value = model.step_ms(0, 0, prompt)
         self._learns = not self._given and AUTO in (config.itl_slo_ms, config.ttft_slo_ms)
         self.itl_ms, self.ttft_ms = self._in_force()
+
+    def reconfigure(self, config: TwpConfig) -> None:
+        """Take another configuration; baselines that were learned stay unless a model is given
+        now or was until now."""
+        was_given, decode, first_token = self._given, self._decode, self._first_token
+        self._start(config)
+        if not was_given and not self._given:
+            self._decode, self._first_token = decode, first_token
+            self.itl_ms, self.ttft_ms = self._in_force()
 
     def observe(self, sample: StepSample) -> bool:
         """Take one measured step; say whether an objective changed.

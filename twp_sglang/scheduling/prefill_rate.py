@@ -17,6 +17,9 @@ MEMORY_MS = 10_000.0
 PRIOR_MS = 1_000.0
 """Weight of the model's own guess at start, as if it had been measured for a second."""
 
+MEASURED_MIN_MS = 200.0
+"""A handful of steps: fewer say more of the moment than of the rate."""
+
 
 class PrefillRate:
     """Prompt tokens per ms under backlog."""
@@ -30,6 +33,13 @@ class PrefillRate:
         keep = exp(-step_ms / MEMORY_MS)
         self._tokens = keep * self._tokens + prefill_tokens
         self._ms = keep * self._ms + step_ms
+
+    def measured_tokens_per_ms(self) -> float | None:
+        """The rate without a guess; None before :data:`MEASURED_MIN_MS` were measured, and
+        while no prompt was served in them."""
+        if self._ms < MEASURED_MIN_MS or self._tokens <= 0:
+            return None
+        return self._tokens / self._ms
 
     def tokens_per_ms(self, prior: float) -> float:
         """The rate; ``prior`` is the model's guess, tokens per ms, above 0."""

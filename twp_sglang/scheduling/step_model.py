@@ -37,14 +37,32 @@ class OnlineStepModel:
     """Predicts steps and says how many rows and prompt tokens keep the objective."""
 
     def __init__(self, config: TwpConfig) -> None:
+        self._start(config)
+
+    def _start(self, config: TwpConfig) -> None:
         self._slo_ms = Objectives(config).itl_ms
         self._free = config.prefill_free_tokens
         given = config.step_model()
         self._calibration = SelfCalibration() if given is None else None
         self.source = "given" if given is not None else "learning"
-        self._rows_seen = config.b0
+        self._b0 = config.b0
+        self._rows_seen = 0
         self._prefill_seen = CHUNK_START_TOKENS
         self._adopt(given or _first_guess(self._slo_ms))
+
+    def reconfigure(self, config: TwpConfig) -> None:
+        """Take another configuration. Where the model is not given, before or after, what was
+        learned stays.
+
+        Raises:
+            ValueError: the model cannot be used; nothing has changed.
+        """
+        given = config.step_model()
+        present = self.model if self._calibration is None else None
+        if given != present:
+            self._start(config)
+        self._b0 = config.b0
+        self._free = config.prefill_free_tokens
 
     def objective_changed(self, itl_slo_ms: float) -> None:
         """From now on another objective, ms; what was learned stays."""
@@ -127,9 +145,12 @@ class OnlineStepModel:
 
     def admits(self, batch: int, kv_tokens: int) -> bool:
         """Whether one more row keeps the predicted step within theta times the objective."""
-        if self._calibration is not None and batch + 1 > EXTRAPOLATE * self._rows_seen:
+        if self._calibration is not None and batch + 1 > self._rows_believed():
             return False
         return self.law.admits(self.state, batch, kv_tokens)
+
+    def _rows_believed(self) -> int:
+        return EXTRAPOLATE * max(self._b0, self._rows_seen)
 
     def chunk_tokens(self, batch: int, kv_tokens: int) -> int:
         """Most prompt tokens beside ``batch`` decoding rows; the whole chunk beside none."""

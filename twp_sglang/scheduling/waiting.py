@@ -59,6 +59,15 @@ class WaitingQueue:
         yield from self._retracted
         yield from (request for request in self._rows if request is not None)
 
+    def __contains__(self, request: object) -> bool:
+        """Whether ``request`` waits here."""
+        if not isinstance(request, RequestInfo):
+            return False
+        if request.retracted:
+            return request in self._retracted
+        row = request.slot
+        return 0 <= row < len(self._rows) and self._rows[row] is request
+
     @property
     def fresh(self) -> int:
         """Waiting requests that have not run before."""
@@ -113,9 +122,9 @@ class WaitingQueue:
             if request in self._retracted:
                 self._retracted.remove(request)
             return
-        row = request.slot
-        if row < 0 or row >= len(self._rows) or self._rows[row] is not request:
+        if request not in self:
             return
+        row = request.slot
         self._rows[row] = None
         self._columns.alive[row] = False
         request.slot = -1

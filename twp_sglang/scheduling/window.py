@@ -47,6 +47,22 @@ class Window:
             low, high = clamps_of(self.law)
             self.tokens = min(max(self.tokens, low), high)
 
+    def reconfigure(self, config: TwpConfig) -> None:
+        """Take another configuration; the window and what the law remembers stay.
+
+        Raises:
+            ValueError: the law refuses a parameter; nothing has changed.
+        """
+        auto = config.h0_tokens is None
+        h0_tokens = config.h0_tokens or config.b0 * max(1.0, self._mean_length)
+        law = build_law(config, h0_tokens)
+        low, high = clamps_of(law)
+        tokens = min(max(self.tokens, low), high)
+        # Another law remembers other things, but every one of them the window.
+        state = self._state if config.law == self._config.law else law.initial()
+        self._config, self._auto, self.h0_tokens = config, auto, h0_tokens
+        self.law, self.tokens, self._state = law, tokens, state._replace(window_tokens=tokens)
+
     def step(self, sample: LawSample) -> float:
         """Advance by one decode step; the window in tokens."""
         self.tokens, self._state = self.law.step(sample, self._state)

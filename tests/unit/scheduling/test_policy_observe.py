@@ -37,3 +37,37 @@ def test_it_counts_the_engines_admissions_it_agrees_with() -> None:
     policy.taken(second)
     shown = policy.snapshot()
     assert (shown["admitted"], shown["would_admit"], shown["queue"]) == (2, 1, 0)
+
+
+def test_it_tells_agreed_held_and_earlier_apart() -> None:
+    policy = build_policy(config(policy="observe", h0_tokens=100.0))
+    assert isinstance(policy, Observe)
+    early, agreed, held = request(0), request(1), request(2, expected_tokens=500)
+    policy.enqueue(early)
+    policy.decide(view())
+    policy.end_pass(1000, 1000, None)  # the engine did not take it
+    policy.enqueue(agreed)
+    policy.enqueue(held)
+    granted = [grant.request for grant in policy.decide(view()).grants]
+    assert granted == [early, agreed]
+    for one in (early, agreed, held):
+        policy.taken(one, agreed=one in granted)
+    policy.end_pass(1000, 1000, None)
+    shown = policy.snapshot()
+    assert shown["shadow"] == {
+        "agreed": 1,
+        "would_have_held": 1,
+        "would_have_admitted_earlier": 1,
+    }
+    assert shown["would_admit"] == 2
+
+
+def test_a_granted_request_that_left_is_forgotten() -> None:
+    policy = build_policy(config(policy="observe"))
+    assert isinstance(policy, Observe)
+    gone = request(0)
+    policy.enqueue(gone)
+    policy.decide(view())
+    policy.end_pass(1000, 1000, None)
+    policy.withdraw(gone)
+    assert policy._granted == set()

@@ -18,8 +18,10 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
+from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
 from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.ranking import first_come
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
 from twp_sglang.scheduling.tally import Tally
@@ -83,6 +85,28 @@ class Policy(ABC):
     @abstractmethod
     def decide(self, view: PassView) -> Decision:
         """Whom to admit in this pass. Changes nothing: asked twice, it answers the same."""
+
+    def waiting_order(self, view: PassView) -> list[RequestInfo]:
+        """Everybody who waits, in the order in which :meth:`decide` would grant. Changes
+        nothing; costs a ranking of the whole queue, so it is for questions and not for passes."""
+        return [*self.queue.retracted, *first_come(self.queue, self.queue.fresh)]
+
+    def reconfigure(self, config: TwpConfig) -> None:  # noqa: B027 - most have no settings
+        """Take another configuration of the same policy while serving. What was measured and
+        learned stays, as do the queue and the counts. With a fresh policy the outcome is that
+        of building it with ``config``.
+
+        Raises:
+            ValueError: it cannot be used; nothing has changed.
+        """
+
+    def remark(self, request: RequestInfo) -> str:
+        """What is special about a waiting request beside its place, in words; mostly nothing."""
+        return ""
+
+    def predicted_ms(self, sample: StepSample) -> float | None:
+        """What the policy's model says that step takes, ms; None where it has no model."""
+        return None
 
     def finished(self, output_tokens: int) -> None:  # noqa: B027 - most do not learn lengths
         """A request ended after ``output_tokens``; called where :attr:`reads_lengths`."""

@@ -27,6 +27,11 @@ class DynamicBatch(Policy):
         self._target_ms = config.itl_target_ms
         self.monitor = Monitor(config.beta, config.b0, config.l_min_ms, config.warmup_steps)
 
+    def reconfigure(self, config: TwpConfig) -> None:
+        """Another target and filter; the latency stays."""
+        self._target_ms = config.itl_target_ms
+        self.monitor.reconfigure(config.beta, config.b0, config.l_min_ms)
+
     def observe(self, sample: StepSample) -> None:
         """Feeds the ITL filter."""
         self.monitor.observe(sample)

@@ -14,6 +14,7 @@ exempt from what the engine can physically hold, which the engine itself checks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from itertools import chain
 from math import inf
 from typing import Any
@@ -58,6 +59,18 @@ class Slo(Policy):
         self._load = ActiveLoad(0, 0)
         self._now_ms = 0.0
         self._step_ms: float | None = None
+
+    def reconfigure(self, config: TwpConfig) -> None:
+        """Another objective, model or share; what was learned and the lines stay. A model that
+        is given, or no longer given, starts with gains of 1."""
+        self.model.reconfigure(config)  # the only part that can refuse
+        before = self.objectives.itl_ms
+        self.objectives.reconfigure(config)
+        if self.objectives.itl_ms != before:
+            self.model.objective_changed(self.objectives.itl_ms)
+        self.lines.reconfigure(self.objectives.ttft_ms, config.late_after_ms, config.late_share)
+        self._chunk_limit = config.chunk_tokens
+        self._forecast.margin = config.kv_margin
 
     # ------------------------------------------------------------------- requests
 
@@ -127,7 +140,7 @@ class Slo(Policy):
         load, batch, free = view.load_tokens, view.batch, view.kv_free_tokens
         capacity = max(1, view.kv_capacity_tokens)
         remaining = self.lengths.mean_remaining_tokens
-        for request in chain(queue.retracted, self._order(view, kv)):
+        for request in chain(queue.retracted, self._order(view, kv, self.lines)):
             if len(grants) == GRANTS_PER_PASS:
                 closed = "limit"
                 break
@@ -163,11 +176,31 @@ class Slo(Policy):
             free -= prompt
         return Decision(tuple(grants), closed)
 
-    def _order(self, view: PassView, kv_tokens: int) -> Iterator[RequestInfo]:
+    def waiting_order(self, view: PassView) -> list[RequestInfo]:
+        """Retracted requests, then by the lines, as they would be drawn up now."""
+        # An order notes whom it found late, for the end of its pass; a question is no pass.
+        lines = copy(self.lines)
+        return [*self.queue.retracted, *self._order(view, _kv_held(view), lines)]
+
+    def remark(self, request: RequestInfo) -> str:
+        """Whether it stands in the late line."""
+        if not self.lines.is_late(request):
+            return ""
+        return (
+            f"its first token cannot come within {self.objectives.ttft_ms:,.0f} ms any more, so "
+            "it goes when nobody waits who can still be served in time, or once it is old "
+            "(late_after_ms)"
+        )
+
+    def predicted_ms(self, sample: StepSample) -> float | None:
+        """By the model with the gains now in force."""
+        return self.model.predicted_ms(sample.batch, sample.kv_tokens, sample.prefill_tokens)
+
+    def _order(self, view: PassView, kv_tokens: int, lines: TtftLines) -> Iterator[RequestInfo]:
         rate = self.rate.tokens_per_ms(self.model.prompt_rate(_decoding(view), kv_tokens))
         # The first token comes with the result of the step that ends the prompt.
         start = view.now_ms + (self._step_ms or 0.0) + view.owed_prompt_tokens / rate
-        return self.lines.order(start, view.now_ms, rate)
+        return lines.order(start, view.now_ms, rate)
 
     def chunk_tokens(self, view: PassView) -> int | None:
         """Prompt tokens whose predicted step keeps the objective."""

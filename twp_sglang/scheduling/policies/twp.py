@@ -34,11 +34,22 @@ class Twp(Policy):
             config.kv_horizon_steps,
             config.kv_relax,
         )
-        self._ranking = Ranking(
-            config.w_starvation, config.w_balance, config.w_fairness, config.t_max_steps
-        )
-        self._gate = Gate(config.t_max_steps, config.forced_per_step)
+        self._model = config.step_model()
+        self._ranking, self._gate = _order_and_gate(config)
         self._load = ActiveLoad(0, 0)
+
+    def reconfigure(self, config: TwpConfig) -> None:
+        """Window, latency, baseline and memory threshold go on from where they are."""
+        self.window.reconfigure(config)  # the only part that can refuse
+        self.monitor.reconfigure(config.beta, config.b0, config.l_min_ms)
+        self.headroom.reconfigure(
+            config.kv_headroom_min,
+            config.kv_headroom_max,
+            config.kv_horizon_steps,
+            config.kv_relax,
+        )
+        self._model = config.step_model()
+        self._ranking, self._gate = _order_and_gate(config)
 
     def enqueue(self, request: RequestInfo) -> None:
         """Joins the queue; a first arrival also teaches the mean expected length."""
@@ -85,6 +96,19 @@ class Twp(Policy):
         if not decision.closed and len(decision.grants) < len(queue):
             return Decision(decision.grants, "limit")
         return decision
+
+    def waiting_order(self, view: PassView) -> list[RequestInfo]:
+        """Retracted requests, then by rank."""
+        load = ActiveLoad(view.load_tokens, view.batch)
+        queue = self.queue
+        ranked = self._ranking.top(queue, view.pass_index, load.mean_remaining_tokens, queue.fresh)
+        return [*queue.retracted, *ranked]
+
+    def predicted_ms(self, sample: StepSample) -> float | None:
+        """By the calibrated step model, where the configuration holds one."""
+        if self._model is None:
+            return None
+        return self._model.step_ms(sample.batch, sample.kv_tokens, sample.prefill_tokens)
 
     def end_pass(
         self, kv_free_tokens: int, kv_capacity_tokens: int, load: ActiveLoad | None
@@ -137,3 +161,9 @@ class Twp(Policy):
             "steps_counted": self.monitor.counted,
             "steps_ignored": self.monitor.ignored,
         }
+
+
+def _order_and_gate(config: TwpConfig) -> tuple[Ranking, Gate]:
+    """What ranks and what admits; neither remembers anything."""
+    ranking = Ranking(config.w_starvation, config.w_balance, config.w_fairness, config.t_max_steps)
+    return ranking, Gate(config.t_max_steps, config.forced_per_step)
