@@ -22,6 +22,7 @@ from patches.install import ProofError, prove, prove_engine_uses, register
 from patches.runtime import Ranks, Runtime
 from patches.sglang_0_5 import emulation, engine_view
 from patches.sglang_0_5.construction import when_constructed
+from patches.sglang_0_5.observability import exporter_of
 from patches.sglang_0_5.versions import EMULATION_TABLES, TABLES, HookTable, judge
 from patches.sources import InstalledSource
 from twp_sglang.config import TwpConfig
@@ -135,6 +136,7 @@ def _steer(
             None
             if payload.chunk_tokens is None
             else engine_view.aligned_chunk(payload.chunk_tokens, scheduler),
+            exporter_of(ranks.tp_rank, ranks.dp_rank),
         )
         active.install(runtime)
     except Exception as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from controllers.step_trace import Header
+from patches.arrivals import info_of
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.policies import Policy
 from twp_sglang.trace import StepRecord, TraceWriter, free_path
@@ -27,6 +28,8 @@ class Recording:
         self._header = header
         self._trace: TraceWriter | None = None
         self._finished: list[tuple[int, int]] = []
+        self.counts_answers = False
+        """Whether somebody asks how long answers became against what was expected."""
 
     def restart(self, config: TwpConfig) -> None:
         """Steps from here on are decided by ``config``: they go into a file of their own, with
@@ -54,13 +57,15 @@ class Recording:
 
     def completed(self, record: StepRecord, batch: Any, policy: Policy) -> None:
         """A step is over: tell its finished requests, write its line."""
-        if self._trace is None and not policy.reads_lengths:
+        if self._trace is None and not policy.reads_lengths and not self.counts_answers:
             return
         for req in batch.reqs:
             if req.finished() and not getattr(req, FINISHED_ATTRIBUTE, False):
                 setattr(req, FINISHED_ATTRIBUTE, True)
                 if policy.reads_lengths:
                     policy.finished(len(req.output_ids))
+                if self.counts_answers:
+                    _count_answer(req, policy)
                 if self._trace is not None:
                     self._finished.append((len(req.origin_input_ids), len(req.output_ids)))
         if self._trace is not None:
@@ -82,3 +87,13 @@ class Recording:
             "trace_written": 0 if trace is None else trace.written,
             "trace_dropped": 0 if trace is None else trace.dropped,
         }
+
+
+def _count_answer(req: Any, policy: Policy) -> None:
+    info = info_of(req)
+    produced = len(req.output_ids)
+    if info is None or not produced:
+        return
+    # A retracted request's expectation is of what was left then.
+    before = info.prompt_tokens - len(req.origin_input_ids)
+    policy.tally.answered(before + info.expected_tokens, produced)

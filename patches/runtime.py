@@ -21,11 +21,13 @@ from controllers.step_trace import Header
 from patches import fault_injection
 from patches.active_load import ActiveLoadReader
 from patches.arrivals import Arrivals, arrival_of, info_of
+from patches.metrics.exporter import Exporter
 from patches.offering import Offering
 from patches.recording import Recording
 from patches.sample_relay import Envelope, SampleRelay
 from patches.sglang_0_5 import engine_view
 from patches.step_meter import StepMeter, sample_of
+from patches.telemetry import Telemetry
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
@@ -57,6 +59,7 @@ class Runtime:
         trace_dir: Path | None,
         header: Header,
         chunk_tokens: int | None = None,
+        exporter: Exporter | None = None,
     ) -> None:
         self.config = config
         self.revision = 0
@@ -93,6 +96,8 @@ class Runtime:
         self._relay = SampleRelay(self.policy.reads_time)
         self._newest_sample_step: int | None = None
         self._recording = Recording(trace_dir, ranks.dp_rank, header)
+        self._telemetry = Telemetry(self.policy, self._recording, exporter, self._clock)
+        self._step_chunk = chunk_tokens
         self._leads = False
 
     def _since_start_ms(self) -> float:
@@ -113,6 +118,7 @@ class Runtime:
             where,
         )
         self.fallback_reason = where
+        self._telemetry.failed(self.fallbacks)
 
     # ------------------------------------------------------------ configuration
 
@@ -133,6 +139,8 @@ class Runtime:
 
     def enqueued(self, req: Any, retracted: bool) -> None:
         """``req`` stands at the tail of SGLang's waiting queue."""
+        if retracted:
+            self._telemetry.gaps.lost(req)
         self.policy.enqueue(
             self._arrivals.note(req, self.pass_index, self._relay.now_ms, retracted=retracted)
         )
@@ -143,6 +151,7 @@ class Runtime:
         for info in list(self.policy.queue):
             if id(info.handle) not in present:
                 self.policy.withdraw(info)
+                self._telemetry.gaps.gone(info.handle)
         known = {id(info.handle) for info in self.policy.queue}
         for req in waiting_queue:
             if id(req) not in known:
@@ -217,10 +226,12 @@ class Runtime:
         # With an empty queue and a prompt under way SGLang asks for no order.
         chosen = self.policy.chunk_tokens(self._seen or self.view(running_batch))
         if chosen is None:
-            return self.chunk_tokens
+            self._step_chunk = self.chunk_tokens
+            return self._step_chunk
         align = getattr(self._scheduler, "truncation_align_size", None)
         grain = math.lcm(page_size, int(align or 1))
-        return max(grain, chosen // grain * grain)
+        self._step_chunk = max(grain, chosen // grain * grain)
+        return self._step_chunk
 
     def may_admit(self, req: Any) -> bool:
         """Whether the gate is open for ``req`` in this pass."""
@@ -277,6 +288,7 @@ class Runtime:
             # is written: laws with anti-windup look at the load.
             load = self._load_reader.read(engine_view.active_after(plan, scheduler.chunked_req))
         self.policy.end_pass(free, self._capacity, load)
+        self._telemetry.pass_ended(load, self._step_chunk, self.fallbacks)
         batch = plan.batch_to_run
         if batch is None:
             self._meter.idle()
@@ -327,6 +339,7 @@ class Runtime:
     def completed(self, batch: Any) -> None:
         """The result of the oldest launched step was processed."""
         record = self._meter.completed()
+        self._telemetry.completed(record, batch.reqs)
         if record is None:
             return
         self._relay.made(sample_of(record), leads=self._leads)
@@ -370,6 +383,7 @@ class Runtime:
             "pass": self.pass_index,
             "samples": self._relay.delivered,
             "revision": self.revision,
+            "retraction_gap_max_ms": self._telemetry.gaps.longest_ms,
             **self._recording.state(),
             "config": self.config.model_dump(mode="json"),
         }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from patches.contract import Hook
+from patches.sglang_0_5 import observability
 from patches.sglang_0_5.engine_view import SCHEDULER
 
 _on_constructed: Callable[[Any], None] | None = None
@@ -39,6 +40,7 @@ HOOKS = (
             f"{SCHEDULER}:Scheduler.is_generation",
             f"{SCHEDULER}:Scheduler.page_size",
             f"{SCHEDULER}:Scheduler.truncation_align_size",
+            *observability.READS,
         ),
     ),
 )

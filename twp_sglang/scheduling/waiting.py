@@ -51,6 +51,8 @@ class WaitingQueue:
         self._by_length: _Line = []
         self._retracted: deque[RequestInfo] = deque()
         self._priorities_seen: set[int] = set()
+        self.prompt_tokens = 0
+        """Prompt tokens of all that wait, retracted ones included."""
 
     def __len__(self) -> int:
         return self._live + len(self._retracted)
@@ -95,6 +97,7 @@ class WaitingQueue:
         """
         if request.slot >= 0 or (request.retracted and request in self._retracted):
             raise ValueError(f"{request!r} waits already: a request joins once")
+        self.prompt_tokens += request.prompt_tokens
         if request.retracted:
             self._retracted.append(request)
             return
@@ -121,6 +124,7 @@ class WaitingQueue:
         if request.retracted:
             if request in self._retracted:
                 self._retracted.remove(request)
+                self.prompt_tokens -= request.prompt_tokens
             return
         if request not in self:
             return
@@ -129,6 +133,7 @@ class WaitingQueue:
         self._columns.alive[row] = False
         request.slot = -1
         self._live -= 1
+        self.prompt_tokens -= request.prompt_tokens
         if not self._live:
             self._priorities_seen.clear()
             self._by_length.clear()

@@ -152,3 +152,22 @@ def test_rows_lead_back_to_their_requests() -> None:
         queue.add(one)
     assert queue.pick(np.array([2, 0])) == [requests[2], requests[0]]
     assert queue.pick(np.array([], dtype=np.intp)) == []
+
+
+def test_the_prompt_tokens_of_those_who_wait_are_kept() -> None:
+    queue = WaitingQueue()
+    members = [request(seq, prompt_tokens=seq) for seq in range(1, 400)]
+    for one in members:
+        queue.add(one)
+    back = request(1000, prompt_tokens=7, retracted=True)
+    queue.add(back)
+    assert queue.prompt_tokens == sum(range(1, 400)) + 7
+    for one in members[:350]:
+        queue.discard(one)
+        queue.discard(one)
+    queue.discard(back)
+    queue.discard(back)
+    assert queue.prompt_tokens == sum(range(351, 400))
+    for one in members:
+        queue.discard(one)
+    assert queue.prompt_tokens == 0

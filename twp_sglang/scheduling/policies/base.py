@@ -116,6 +116,10 @@ class Policy(ABC):
         engine's own setting. Changes nothing."""
         return None
 
+    def predicted_step_ms(self, batch: int, kv_tokens: int, prefill_tokens: int) -> float | None:
+        """What a step of these takes by the policy's model; None where it has none."""
+        return None
+
     def end_pass(  # noqa: B027 - most policies do not look at memory
         self, kv_free_tokens: int, kv_capacity_tokens: int, load: ActiveLoad | None
     ) -> None:

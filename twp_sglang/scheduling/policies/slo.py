@@ -209,6 +209,10 @@ class Slo(Policy):
             chunk = min(chunk, self._chunk_limit)
         return chunk
 
+    def predicted_step_ms(self, batch: int, kv_tokens: int, prefill_tokens: int) -> float | None:
+        """By the step model, with the gains in force."""
+        return self.model.predicted_ms(batch, kv_tokens, prefill_tokens)
+
     def end_pass(
         self, kv_free_tokens: int, kv_capacity_tokens: int, load: ActiveLoad | None
     ) -> None:
