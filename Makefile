@@ -15,7 +15,7 @@ ENGINE ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-engine lint format bench doctor docs clean
+.PHONY: help setup demo serve test test-fast test-engine soak lint format bench doctor docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ test-fast: setup ## tests without an engine
 
 test-engine: setup ## tests that start the real engine on the CPU
 	$(RUN) -m pytest -q -m "engine and not soak" $(ARGS)
+
+soak: setup ## half an hour of mixed load, faults and changes on the CPU engine (SOAK_MINUTES=30)
+	$(RUN) -m pytest -q -s -m soak $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(RUN) -m ruff format --check .

@@ -158,20 +158,23 @@ class ServerProcess:
         """Wait until the launcher ends by itself; its exit code."""
         return await self._process.wait()
 
-    async def stop(self) -> bool:
-        """End the server and all its children; whether it went without being killed.
+    async def ask_to_end(self) -> bool:
+        """SIGTERM, and wait a while; whether the launcher has ended.
 
-        SIGTERM goes to the launcher alone: SGLang then ends its own children, while a
-        signal to the whole group would look to it like a crashed scheduler.
+        It goes to the launcher alone: SGLang then ends its own children, while a signal to
+        the whole group would look to it like a crashed scheduler.
         """
-        asked = self.running
-        if asked:
+        if self.running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_S):
                     await self._process.wait()
-        in_time = not self.running
+        return not self.running
+
+    async def stop(self) -> bool:
+        """End the server and all its children; whether it went without being killed."""
+        in_time = await self.ask_to_end()
         # Children that outlived their launcher, and a launcher that did not listen.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

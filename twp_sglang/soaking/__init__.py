@@ -1,0 +1,1 @@
+"""Long mixed load on a running server, with what goes wrong in between, and invariants judged."""
