@@ -15,7 +15,7 @@ ENGINE ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-engine soak lint format bench doctor docs clean
+.PHONY: help setup demo serve test test-fast test-engine soak lint format bench doctor docs promtool clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,7 +43,10 @@ test: setup ## lint, types, unit tests, engine tests on the CPU
 	$(MAKE) test-fast
 	$(MAKE) test-engine
 
-test-fast: setup ## tests without an engine
+promtool: ## get Prometheus' rule checker, for the tests of dashboards/ (Debian)
+	bash tools/get_promtool.sh
+
+test-fast: setup promtool ## tests without an engine
 	$(RUN) -m pytest -q -n auto --dist loadfile -m "not engine and not soak and not gpu" $(ARGS)
 
 test-engine: setup ## tests that start the real engine on the CPU
@@ -68,4 +71,4 @@ doctor: setup ## say what this machine has, what fits, and what does not
 	$(RUN) -m twp_sglang.doctor $(ARGS)
 
 clean: ## remove what the targets above made here
-	rm -rf $(VENV) $(TOOLS) out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TOOLS) .tools out .pytest_cache .mypy_cache .ruff_cache .hypothesis
