@@ -88,7 +88,7 @@ def load_table(path: Path, flag: str) -> dict[str, Any]:
     kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not decodable, or a path with a zero byte
         raise OptionsError(f"{flag} {path}: cannot be read ({reason_of(error)})") from None
     try:
         loaded = (

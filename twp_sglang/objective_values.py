@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ from twp_sglang.durations import milliseconds
 
 Objective = float | Literal["auto"]
 """Milliseconds, or a multiple of what the machine does unloaded."""
+
+_LARGEST = sys.float_info.max
 
 AUTO: Literal["auto"] = "auto"
 
@@ -51,10 +53,9 @@ def checked(field: str, value: Any) -> Objective:
     """
     if value == AUTO:
         return AUTO
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
-        if 0 < number < math.inf:
-            return number
+    # Compared before it is converted: a whole number can be too large for a float.
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _LARGEST:
+        return float(value)
     spelling = next(key for key, name in SPELLINGS.items() if name == field)
     raise ValueError(
         f"must be a number of ms above 0, or auto; a duration with its unit is written "

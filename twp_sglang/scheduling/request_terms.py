@@ -8,9 +8,11 @@ carries from the client to every scheduler process untouched:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, NamedTuple
+
+_LARGEST = sys.float_info.max
 
 KEY = "twp"
 """Name under which ``custom_params`` carries the terms."""
@@ -49,4 +51,5 @@ def terms_of(custom_params: Any) -> RequestTerms:
 def _positive(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if isfinite(value) and value > 0 else None
+    # Compared before it is converted: a whole number can be too large for a float.
+    return float(value) if 0 < value <= _LARGEST else None

@@ -39,7 +39,8 @@ def step_source(name: str) -> StepSource:
     path = Path(name)
     if path.name.endswith(_RECORDS):
         return StepSource(name, replay_file(path), None)
-    is_file = path.suffix == ".json" or path.exists()
+    # os.path.exists, unlike pathlib's, takes a name that no file can have.
+    is_file = path.suffix == ".json" or os.path.exists(name)
     profile = read_profile(path) if is_file else named_profile(name)
     return StepSource(profile.name, build(profile.step), profile)
 

@@ -70,7 +70,9 @@ def read_profile(path: Path) -> StepProfile:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"step model {path}: cannot be read ({error})") from None
-    except json.JSONDecodeError as error:
+    except RecursionError:
+        raise ProfileError(f"step model {path}: is not usable JSON (nested too deeply)") from None
+    except ValueError as error:  # of the decoder, of a number too long, of a path with a zero byte
         raise ProfileError(f"step model {path}: is not JSON ({error})") from None
     if not isinstance(loaded, dict):
         raise ProfileError(f"step model {path}: must hold one JSON object")
