@@ -15,7 +15,7 @@ ENGINE ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-engine soak lint format bench doctor docs promtool clean
+.PHONY: help setup demo serve test test-fast test-engine soak lint format bench doctor docs promtool profile clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,10 @@ format: setup ## let ruff rewrite what it can
 
 bench: setup ## load generator against a running server (ARGS="run --url ..." or "compare A B")
 	$(RUN) -m twp_sglang.bench $(ARGS)
+
+profile: setup ## time the steps of a decoder (FlashInfer on a GPU), fit the step model (docs/gpu.md)
+	@mkdir -p out
+	$(RUN) -m twp_sglang.profile_step $(if $(filter cuda,$(ENGINE)),--model llama-3.2-3b --backend flashinfer,--model tiny --backend sdpa) --out out/step.json $(ARGS)
 
 doctor: setup ## say what this machine has, what fits, and what does not
 	$(RUN) -m twp_sglang.doctor $(ARGS)

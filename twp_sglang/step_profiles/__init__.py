@@ -30,6 +30,9 @@ class StepProfile(FrozenModel):
     )
     sources: tuple[str, ...] = ()
     leaves_out: str = ""
+    measured: dict[str, Any] | None = Field(
+        default=None, description="how it was measured (twp_sglang.profile_step); not used here"
+    )
 
 
 class ProfileError(ValueError):
