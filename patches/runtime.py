@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 from controllers.step_trace import Header
 from patches import fault_injection
 from patches.active_load import ActiveLoadReader
+from patches.admission_records import granted, taken
 from patches.arrivals import Arrivals, arrival_of, info_of
+from patches.door import Door
 from patches.metrics.exporter import Exporter
 from patches.offering import Offering
 from patches.recording import Recording
@@ -32,6 +34,7 @@ from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
 from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.overload import Refusal
 from twp_sglang.scheduling.policies import build_policy
 from twp_sglang.scheduling.recent_steps import RecentSteps
 from twp_sglang.scheduling.sample import PassView
@@ -71,6 +74,7 @@ class Runtime:
         self._load_reader = ActiveLoadReader(self.lengths)
         self._offering = Offering(arrival_of)
         self._arrivals = Arrivals(scheduler, self.lengths)
+        self._door = Door(scheduler, self.policy, self._arrivals)
         self.deciding = True
         self.fallbacks = 0
         self.fallback_reason: str | None = None
@@ -137,13 +141,18 @@ class Runtime:
 
     # ----------------------------------------------------------------- requests
 
+    def refusal(self, req: Any) -> Refusal | None:
+        """Why ``req``, about to join SGLang's waiting queue, must not; None lets it in."""
+        return self._door.refusal(req, self.config, self.pass_index, self._relay.now_ms)
+
     def enqueued(self, req: Any, retracted: bool) -> None:
         """``req`` stands at the tail of SGLang's waiting queue."""
         if retracted:
             self._telemetry.gaps.lost(req)
-        self.policy.enqueue(
-            self._arrivals.note(req, self.pass_index, self._relay.now_ms, retracted=retracted)
+        info = self._door.let_in(req) or self._arrivals.note(
+            req, self.pass_index, self._relay.now_ms, retracted=retracted
         )
+        self.policy.enqueue(info)
 
     def resync(self, waiting_queue: list[Any]) -> None:
         """Make the policy's queue that of SGLang again: aborts and timeouts leave silently."""
@@ -247,16 +256,7 @@ class Runtime:
         if grant is not None:
             self.policy.admitted(grant)
             self._forced += grant.reason == "forced"
-            record = AdmissionRecord(
-                info.rid,
-                grant.reason,
-                info.prompt_tokens,
-                info.expected_tokens,
-                load.load_tokens,
-                grant.kv_free_after,
-                grant.kv_threshold,
-                grant.waited_passes,
-            )
+            record = granted(info, grant, load)
         else:
             decision = self._decision
             self.policy.taken(
@@ -264,16 +264,9 @@ class Runtime:
                 agreed=decision is not None
                 and any(watched.request is info for watched in decision.grants),
             )
-            record = AdmissionRecord(
-                info.rid,
-                "retracted" if info.retracted else "policy",
-                info.prompt_tokens,
-                info.expected_tokens,
-                load.load_tokens,
-                (self._free_tokens - info.prompt_tokens) / max(1, self._capacity),
-                self.policy.kv_threshold,
-                self.pass_index - info.arrival_pass,
-            )
+            free_after = (self._free_tokens - info.prompt_tokens) / max(1, self._capacity)
+            waited = self.pass_index - info.arrival_pass
+            record = taken(info, load, free_after, self.policy.kv_threshold, waited)
         self._admissions.append(record)
         self._free_tokens -= info.prompt_tokens
         self._load = load.plus(info.expected_tokens)

@@ -9,6 +9,7 @@ from typing import Any
 from patches.metrics.exporter import Exporter
 from patches.recording import Recording
 from patches.retraction_gaps import RetractionGaps
+from patches.step_meter import sample_of
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.policies import Policy
 from twp_sglang.trace import StepRecord
@@ -94,7 +95,5 @@ class Telemetry:
         }
         if record is not None:
             reading["step_ms"] = record.duration_ms
-            reading["step_predicted_ms"] = policy.predicted_step_ms(
-                record.batch, record.kv_tokens, record.prefill_tokens
-            )
+            reading["step_predicted_ms"] = policy.predicted_ms(sample_of(record))
         return reading

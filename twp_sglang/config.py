@@ -145,6 +145,34 @@ class TwpConfig(FrozenModel):
         "tightening is at once, relaxing takes about 20 steps",
     )
 
+    # Overload.
+    queue_max_requests: int | None = Field(
+        default=100_000,
+        ge=1,
+        description="policies twp and slo: a request that finds so many waiting is refused (HTTP "
+        "429 with Retry-After); far more than anybody waits for, so that offline batches pass: it "
+        "only keeps a runaway client from filling the host. For interactive use set refuse_ttft_ms",
+    )
+    queue_max_prompt_tokens: int | None = Field(
+        default=67_108_864,
+        ge=1,
+        description="policies twp and slo: a request is refused where the prompt tokens that wait "
+        "would become more; 64 Mi token ids take half a GiB in every scheduler process",
+    )
+    refuse_ttft_ms: float | None = Field(
+        default=None,
+        gt=0,
+        description="policies twp and slo: a request is refused where its first token is predicted "
+        "to come later than this, and later than an objective of its own; unset, nobody is: stock "
+        "SGLang serves late rather than not at all, and who swaps the launch command expects that",
+    )
+    oversized: Literal["clip", "refuse"] = Field(
+        default="clip",
+        description="a request that asks for more output than the KV cache can ever hold beside "
+        "its prompt: clip it to what fits, as stock SGLang does without a word, or refuse it with "
+        "HTTP 400 and the reason. Prompts that do not fit are refused in any case",
+    )
+
     # Ranking.
     w_starvation: float = Field(default=0.6, gt=0, description="weight w1 of waiting time")
     w_balance: float = Field(
@@ -254,7 +282,7 @@ class TwpConfig(FrozenModel):
     def _no_lookalikes(cls, value: Any, info: ValidationInfo) -> Any:
         # Pydantic would take true as 1 and "0.15" as 0.15; in a file both are mistakes.
         name = info.field_name or ""
-        if name in ("policy", "law", "evidence"):
+        if name in ("policy", "law", "oversized", "evidence"):
             return value
         if name in SPELLINGS.values():
             return checked(name, value)

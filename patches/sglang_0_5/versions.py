@@ -12,6 +12,7 @@ from patches.sglang_0_5 import (
     gate,
     queueing,
     ranking,
+    refusing,
     reporting,
     stepping,
 )
@@ -38,6 +39,7 @@ TABLES = (
             *construction.HOOKS,
             *consensus.HOOKS,
             *queueing.HOOKS,
+            *refusing.HOOKS,
             *stepping.HOOKS,
             *ranking.HOOKS,
             *gate.HOOKS,

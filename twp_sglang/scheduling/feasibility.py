@@ -67,6 +67,11 @@ class TtftLines:
         return len(self._fresh)
 
     @property
+    def fresh_tokens(self) -> int:
+        """Their prompt tokens."""
+        return self._fresh_tokens
+
+    @property
     def late(self) -> int:
         """Requests in the late line."""
         return len(self._late)

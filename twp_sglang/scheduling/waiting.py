@@ -89,6 +89,17 @@ class WaitingQueue:
         """Whether requests of different priority have waited here."""
         return len(self._priorities_seen) > 1
 
+    def prompt_tokens_at(self, priority: int) -> int:
+        """Prompt tokens of those whose turn comes before a newcomer of ``priority``: retracted
+        ones, and those of its priority and above."""
+        if not self.mixed_priorities and priority <= min(self._priorities_seen, default=priority):
+            return self.prompt_tokens
+        used = len(self._rows)
+        columns = self._columns
+        before = columns.alive[:used] & (columns.priority[:used] >= priority)
+        fresh = int(columns.prompt[:used][before].sum())
+        return fresh + sum(request.prompt_tokens for request in self._retracted)
+
     def add(self, request: RequestInfo) -> None:
         """Let ``request`` join.
 

@@ -113,7 +113,11 @@ class Engine:
         if limit is not None and self.driver.waiting >= limit and not began:
             self._refuse(request, f"queue full ({limit} waiting)")
             return
-        self.driver.enqueue(request, retracted=began)
+        chunked = self.batcher.chunked
+        owed = chunked.owed_tokens if chunked is not None else 0
+        refusal = self.driver.enqueue(request, retracted=began, owed_prompt_tokens=owed)
+        if refusal is not None:
+            self._refuse(request, refusal.reason)
 
     def _refuse(self, request: LiveRequest, reason: str) -> None:
         request.status = "refused"

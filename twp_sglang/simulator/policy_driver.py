@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
 from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.overload import Refusal
 from twp_sglang.scheduling.policies.base import Policy, Signals
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepKind, StepSample
@@ -88,8 +89,14 @@ class PolicyDriver:
 
     # ------------------------------------------------------------------- requests
 
-    def enqueue(self, request: LiveRequest, *, retracted: bool) -> None:
-        """``request`` joins the tail of the queue."""
+    def enqueue(
+        self, request: LiveRequest, *, retracted: bool, owed_prompt_tokens: int = 0
+    ) -> Refusal | None:
+        """``request`` joins the tail of the queue, unless a policy that steers refuses it.
+
+        Args:
+            owed_prompt_tokens: prompt tokens of admitted requests still to be computed.
+        """
         spec = request.spec
         info = RequestInfo(
             str(request.index),
@@ -103,6 +110,11 @@ class PolicyDriver:
             arrival_ms=self.now_ms,
         )
         self._next_seq += 1
+        if self.steers and not retracted:
+            assert self.policy is not None
+            refusal = self.policy.refusal(info, owed_prompt_tokens)
+            if refusal is not None:
+                return refusal
         request.info = info
         request.status = "waiting"
         self.waiting += 1
@@ -112,6 +124,7 @@ class PolicyDriver:
             self.policy.enqueue(info)
         if not self.steers:
             self._line.append(request)
+        return None
 
     def answered(self, output_tokens: int) -> None:
         """A request completed."""

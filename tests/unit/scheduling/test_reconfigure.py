@@ -49,6 +49,7 @@ def another(name: str, base: TwpConfig) -> Any:
         0.0011,
         25.0,
         "aimd",
+        "refuse",
         True,
         False,
     ):

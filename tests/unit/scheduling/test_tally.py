@@ -44,9 +44,9 @@ def test_the_snapshot_is_plain_json_and_a_copy() -> None:
     tally = Tally()
     tally.held("window")
     tally.held("window")
-    tally.refused("queue-full")
+    tally.refused("queue-requests")
     shown = tally.snapshot()
     tally.held("kv")
     assert json.loads(json.dumps(shown)) == shown
     assert shown["holds"] == {"window": 2}
-    assert shown["refusals"] == {"queue-full": 1}
+    assert shown["refusals"] == {"queue-requests": 1}

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
 from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.overload import Overload, Refusal
 from twp_sglang.scheduling.ranking import first_come
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
@@ -54,8 +55,42 @@ class Policy(ABC):
     def __init__(self) -> None:
         self.queue = WaitingQueue()
         self.tally = Tally()
+        self.overload: Overload | None = None
+        """Bounds of the queue; None where the policy refuses nobody."""
         self.forced_total = 0
         self.admitted_total = 0
+
+    def refusal(self, request: RequestInfo, owed_prompt_tokens: int = 0) -> Refusal | None:
+        """Why a request that has just arrived must not join the queue; None lets it in. Asked
+        once for every new request, before :meth:`enqueue`.
+
+        Args:
+            owed_prompt_tokens: prompt tokens of admitted requests still to be computed.
+        """
+        if self.overload is None:
+            return None
+        ahead, in_time = self.prompt_tokens_before(request)
+        refusal = self.overload.judge(
+            request,
+            self.queue,
+            owed_prompt_tokens + ahead,
+            owed_prompt_tokens + in_time,
+            self.ttft_objective_ms(request),
+        )
+        if refusal is not None:
+            self.tally.refused(refusal.reason)
+        return refusal
+
+    def ttft_objective_ms(self, request: RequestInfo) -> float:
+        """The TTFT that ``request`` is to have, ms; 0 where nobody stated one."""
+        return request.ttft_slo_ms or 0.0
+
+    def prompt_tokens_before(self, request: RequestInfo) -> tuple[int, int]:
+        """Waiting prompt tokens that are served before a newcomer's: all that go before it in
+        the policy's order, and those of them that do even where others can no longer be in
+        time."""
+        ahead = self.queue.prompt_tokens_at(request.priority)
+        return ahead, ahead
 
     def enqueue(self, request: RequestInfo) -> None:
         """A request joins the queue (again, when it was retracted)."""
@@ -71,6 +106,8 @@ class Policy(ABC):
         self.admitted_total += 1
         self.forced_total += grant.reason == "forced"
         self.tally.admitted(grant.reason)
+        if self.overload is not None:
+            self.overload.admitted(grant.request, grant.waited_passes)
 
     def taken(self, request: RequestInfo, *, agreed: bool = False) -> None:
         """The engine took a request on its own (a policy that only watches); ``agreed``
@@ -114,10 +151,6 @@ class Policy(ABC):
     def chunk_tokens(self, view: PassView) -> int | None:
         """Most prompt tokens in the step that this pass forms, at least 1; None leaves the
         engine's own setting. Changes nothing."""
-        return None
-
-    def predicted_step_ms(self, batch: int, kv_tokens: int, prefill_tokens: int) -> float | None:
-        """What a step of these takes by the policy's model; None where it has none."""
         return None
 
     def end_pass(  # noqa: B027 - most policies do not look at memory

@@ -30,6 +30,7 @@ class Observe(Twp):
 
     def __init__(self, config: TwpConfig) -> None:
         super().__init__(config)
+        self.overload = None
         self.agreed_total = 0
         self.earlier_total = 0
         self.held_total = 0

@@ -32,6 +32,7 @@ from twp_sglang.scheduling.kv_forecast import KvForecast
 from twp_sglang.scheduling.lengths_online import OutputLengths
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.objectives import Objectives
+from twp_sglang.scheduling.overload import Overload
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
 from twp_sglang.scheduling.prefill_rate import PrefillRate
 from twp_sglang.scheduling.request import RequestInfo
@@ -48,6 +49,7 @@ class Slo(Policy):
 
     def __init__(self, config: TwpConfig) -> None:
         super().__init__()
+        self.overload = Overload(config)
         self.objectives = Objectives(config)
         self._chunk_limit = config.chunk_tokens
         self._warmup = config.warmup_steps
@@ -64,6 +66,8 @@ class Slo(Policy):
         """Another objective, model or share; what was learned and the lines stay. A model that
         is given, or no longer given, starts with gains of 1."""
         self.model.reconfigure(config)  # the only part that can refuse
+        assert self.overload is not None
+        self.overload.reconfigure(config)
         before = self.objectives.itl_ms
         self.objectives.reconfigure(config)
         if self.objectives.itl_ms != before:
@@ -73,6 +77,15 @@ class Slo(Policy):
         self._forecast.margin = config.kv_margin
 
     # ------------------------------------------------------------------- requests
+
+    def ttft_objective_ms(self, request: RequestInfo) -> float:
+        """Its own, or that of all."""
+        return request.ttft_slo_ms or self.objectives.ttft_ms
+
+    def prompt_tokens_before(self, request: RequestInfo) -> tuple[int, int]:
+        """The late line is not before one that can still be in time."""
+        ahead, _ = super().prompt_tokens_before(request)
+        return ahead, min(ahead, self.lines.fresh_tokens)
 
     def enqueue(self, request: RequestInfo) -> None:
         """Joins the queue; fresh ones also the lines by TTFT."""
@@ -115,6 +128,8 @@ class Slo(Policy):
             self._warmup -= 1
             return
         self._step_ms = duration
+        assert self.overload is not None
+        self.overload.observe(sample, self.queue)
         if self.objectives.observe(sample):
             self.model.objective_changed(self.objectives.itl_ms)
             self.lines.objective_changed(self.objectives.ttft_ms)
@@ -208,10 +223,6 @@ class Slo(Policy):
         if self._chunk_limit is not None and _decoding(view) > 0:
             chunk = min(chunk, self._chunk_limit)
         return chunk
-
-    def predicted_step_ms(self, batch: int, kv_tokens: int, prefill_tokens: int) -> float | None:
-        """By the step model, with the gains in force."""
-        return self.model.predicted_ms(batch, kv_tokens, prefill_tokens)
 
     def end_pass(
         self, kv_free_tokens: int, kv_capacity_tokens: int, load: ActiveLoad | None

@@ -12,6 +12,7 @@ from twp_sglang.scheduling.gate import Gate
 from twp_sglang.scheduling.kv_headroom import KvHeadroom
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.monitor import Monitor
+from twp_sglang.scheduling.overload import Overload
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
 from twp_sglang.scheduling.ranking import Ranking
 from twp_sglang.scheduling.request import RequestInfo
@@ -26,6 +27,7 @@ class Twp(Policy):
 
     def __init__(self, config: TwpConfig) -> None:
         super().__init__()
+        self.overload = Overload(config)
         self.monitor = Monitor(config.beta, config.b0, config.l_min_ms, config.warmup_steps)
         self.window = Window(config)
         self.headroom = KvHeadroom(
@@ -41,6 +43,8 @@ class Twp(Policy):
     def reconfigure(self, config: TwpConfig) -> None:
         """Window, latency, baseline and memory threshold go on from where they are."""
         self.window.reconfigure(config)  # the only part that can refuse
+        if self.overload is not None:
+            self.overload.reconfigure(config)
         self.monitor.reconfigure(config.beta, config.b0, config.l_min_ms)
         self.headroom.reconfigure(
             config.kv_headroom_min,
@@ -59,6 +63,8 @@ class Twp(Policy):
 
     def observe(self, sample: StepSample) -> None:
         """Steps 1 and 2: the latency, then the window, once per counted step."""
+        if self.overload is not None:
+            self.overload.observe(sample, self.queue)
         if not self.monitor.observe(sample):
             return
         itl_ms = self.monitor.itl_ms
