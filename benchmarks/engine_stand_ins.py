@@ -30,6 +30,7 @@ class Req:
         self.output_ids = array("q", bytes(8 * produced))
         self.sampling_params = SamplingParams(max_new_tokens)
         self.priority: int | None = None
+        self.finished_reason: Any = None
 
     def finished(self) -> bool:
         """These never finish: the batch keeps its size while it is timed."""
@@ -81,6 +82,13 @@ class Cache:
         return 0
 
 
+@dataclass
+class NewTokenRatio:
+    """SGLang's share of the outstanding output to reserve."""
+
+    current: float = 0.3
+
+
 class Scheduler:
     """SGLang's scheduler as TWP sees it."""
 
@@ -92,5 +100,6 @@ class Scheduler:
         self.token_to_kv_pool_allocator = Allocator(free_tokens)
         self.tree_cache = Cache()
         self.enable_overlap = True
+        self.new_token_ratio_tracker = NewTokenRatio()
         self.enable_priority_scheduling = False
         self.schedule_low_priority_values_first = False

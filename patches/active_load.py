@@ -1,4 +1,4 @@
-"""K and B of SGLang's active requests, read once or twice per pass.
+"""SGLang's active requests, one by one and summed up, read once or twice per pass.
 
 What a request declared does not change while it runs, and most passes find the same
 requests as the one before; so only what each has produced is read anew.
@@ -12,20 +12,25 @@ from typing import Any
 
 import numpy as np
 
+from patches.arrivals import info_of
+from twp_sglang.scheduling.active_rows import ActiveRows, RowsReader
 from twp_sglang.scheduling.lengths import Counts, LengthSource
 from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.request import RequestInfo
 
 _output_ids = attrgetter("output_ids")
 
 
 class ActiveLoadReader:
-    """Reads the load of a list of SGLang requests."""
+    """Reads a list of SGLang requests."""
 
     def __init__(self, lengths: LengthSource) -> None:
         self._lengths = lengths
         self._reqs: list[Any] = []
         self._prompts = _counts(0, ())
         self._limits = _counts(0, ())
+        self._produced = _counts(0, ())
+        self._infos: list[RequestInfo | None] | None = []
 
     def read(self, reqs: list[Any]) -> ActiveLoad:
         """K in tokens and B of ``reqs``."""
@@ -35,9 +40,21 @@ class ActiveLoadReader:
             self._reqs = reqs.copy()
             self._prompts = _counts(len(reqs), (len(req.origin_input_ids) for req in reqs))
             self._limits = _counts(len(reqs), (req.sampling_params.max_new_tokens for req in reqs))
-        produced = _counts(len(reqs), map(len, map(_output_ids, reqs)))
-        total = self._lengths.total(self._prompts, self._limits, produced)
+            self._infos = None
+        self._produced = _counts(len(reqs), map(len, map(_output_ids, reqs)))
+        total = self._lengths.total(self._prompts, self._limits, self._produced)
         return ActiveLoad(total, len(reqs))
+
+    def rows(self, new_token_ratio: float) -> RowsReader:
+        """Reader of the rows that were read last, for the pass under way."""
+        reqs, prompts, limits, produced = self._reqs, self._prompts, self._limits, self._produced
+
+        def read() -> ActiveRows:
+            if self._infos is None or reqs is not self._reqs:
+                self._infos = [info_of(req) for req in reqs]
+            return ActiveRows(self._infos, prompts, limits, produced, new_token_ratio)
+
+        return read
 
 
 def _counts(size: int, values: Iterable[int]) -> Counts:

@@ -12,6 +12,9 @@ from twp_sglang.scheduling.request_terms import terms_of
 INFO_ATTRIBUTE = "_twp_request"
 """Where a request of SGLang carries what TWP knows of it."""
 
+PRIORITY_MOST = 2**62
+"""Priorities beyond this, either way, are all the same."""
+
 
 class Arrivals:
     """Numbers requests in the order in which they join the queue, equal on all ranks."""
@@ -26,6 +29,8 @@ class Arrivals:
         carries the answer."""
         prompt, max_new, produced = engine_view.request_numbers(req)
         terms = terms_of(engine_view.custom_params(req))
+        before = info_of(req)
+        retractions = 0 if before is None else before.retractions
         info = RequestInfo(
             req.rid,
             self._next_seq,
@@ -39,6 +44,9 @@ class Arrivals:
             client=terms.client,
             itl_slo_ms=terms.itl_slo_ms,
             ttft_slo_ms=terms.ttft_slo_ms,
+            max_new_tokens=max_new,
+            produced_tokens=produced,
+            retractions=retractions + retracted,
         )
         self._next_seq += 1
         setattr(req, INFO_ATTRIBUTE, info)
@@ -49,7 +57,10 @@ class Arrivals:
         if value is None or not self._scheduler.enable_priority_scheduling:
             return 0
         low_first = self._scheduler.schedule_low_priority_values_first
-        return -int(value) if low_first else int(value)
+        larger_first = -int(value) if low_first else int(value)
+        # SGLang gives requests without a priority the last integer there is; arrays of
+        # priorities must be able to hold its negative.
+        return min(max(larger_first, -PRIORITY_MOST), PRIORITY_MOST)
 
 
 def info_of(req: Any) -> RequestInfo | None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from controllers.step_trace import Header
 from patches.arrivals import info_of
+from patches.sglang_0_5 import engine_view
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.policies import Policy
 from twp_sglang.trace import StepRecord, TraceWriter, free_path
 
@@ -63,7 +65,7 @@ class Recording:
             if req.finished() and not getattr(req, FINISHED_ATTRIBUTE, False):
                 setattr(req, FINISHED_ATTRIBUTE, True)
                 if policy.reads_lengths:
-                    policy.finished(len(req.output_ids))
+                    policy.finished(_answer(req))
                 if self.counts_answers:
                     _count_answer(req, policy)
                 if self._trace is not None:
@@ -97,3 +99,11 @@ def _count_answer(req: Any, policy: Policy) -> None:
     # A retracted request's expectation is of what was left then.
     before = info.prompt_tokens - len(req.origin_input_ids)
     policy.tally.answered(before + info.expected_tokens, produced)
+
+
+def _answer(req: Any) -> FinishedAnswer:
+    prompt, max_new, produced = engine_view.request_numbers(req)
+    info = info_of(req)
+    client, seq = ("", -1) if info is None else (info.client, info.seq)
+    aborted = engine_view.was_aborted(req)
+    return FinishedAnswer(prompt, produced, max_new, client, seq, aborted)

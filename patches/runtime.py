@@ -31,6 +31,7 @@ from patches.sglang_0_5 import engine_view
 from patches.step_meter import StepMeter, sample_of
 from patches.telemetry import Telemetry
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.active_rows import RowsReader, nobody
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
 from twp_sglang.scheduling.load import ActiveLoad
@@ -217,6 +218,9 @@ class Runtime:
         load = self._load_reader.read(active)
         owed = engine_view.owed_prompt_tokens(chunked)
         free = engine_view.kv_free_tokens(scheduler) - owed
+        rows: RowsReader = nobody
+        if self.policy.reads_rows:
+            rows = self._load_reader.rows(engine_view.new_token_ratio(scheduler))
         return PassView(
             self.pass_index,
             load.load_tokens,
@@ -225,6 +229,7 @@ class Runtime:
             self._capacity,
             owed,
             self._relay.now_ms,
+            rows,
         )
 
     def step_chunk_tokens(self, running_batch: Any, page_size: int) -> int | None:

@@ -268,6 +268,15 @@ class TwpConfig(FrozenModel):
         "of the forecast",
     )
 
+    kv_quantile: float = Field(
+        default=0.65,
+        gt=0,
+        lt=1,
+        description="policy slo: quantile of the remaining output, learned from the answers that "
+        "ended, with which memory is forecast; the mean of a geometric law is its 0.63 quantile, "
+        "so sums over many requests come out right and a little over",
+    )
+
     evidence: dict[str, Any] | None = Field(
         default=None, description="where the values come from; written by tune, not read"
     )

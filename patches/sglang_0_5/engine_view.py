@@ -16,6 +16,7 @@ READS = (
     f"{SCHEDULER}:Scheduler.waiting_queue",
     f"{SCHEDULER}:Scheduler.running_batch",
     f"{SCHEDULER}:Scheduler.chunked_req",
+    f"{SCHEDULER}:Scheduler.new_token_ratio_tracker",
     f"{SCHEDULE_BATCH}:Req.rid",
     f"{SCHEDULE_BATCH}:Req.origin_input_ids",
     f"{SCHEDULE_BATCH}:Req.output_ids",
@@ -23,6 +24,7 @@ READS = (
     "sglang.srt.sampling.sampling_params:SamplingParams.custom_params",
     f"{SCHEDULE_BATCH}:Req.priority",
     f"{SCHEDULE_BATCH}:Req.finished",
+    f"{SCHEDULE_BATCH}:Req.finished_reason",
     f"{SCHEDULE_BATCH}:ScheduleBatch.reqs",
     f"{SCHEDULE_BATCH}:ScheduleBatch.forward_mode",
     f"{SCHEDULE_BATCH}:ScheduleBatch.decoding_reqs",
@@ -43,6 +45,12 @@ class BatchFacts(NamedTuple):
 def request_numbers(req: Any) -> tuple[int, int, int]:
     """(prompt tokens, max new tokens, produced tokens) of one request."""
     return len(req.origin_input_ids), req.sampling_params.max_new_tokens, len(req.output_ids)
+
+
+def was_aborted(req: Any) -> bool:
+    """Whether a finished request was ended from outside."""
+    reason = req.finished_reason
+    return reason is not None and bool(reason.to_json().get("type") == "abort")
 
 
 def custom_params(req: Any) -> Any:
@@ -107,6 +115,12 @@ def kv_free_tokens(scheduler: Any) -> int:
     if hasattr(allocator, "full_available_size"):
         return int(allocator.full_available_size() + cache.full_evictable_size())
     return int(allocator.available_size() + cache.evictable_size())
+
+
+def new_token_ratio(scheduler: Any) -> float:
+    """Share of the outstanding output that SGLang reserves, 0 to 1; equal on all ranks, which
+    take the same steps."""
+    return float(scheduler.new_token_ratio_tracker.current)
 
 
 def kv_capacity_tokens(scheduler: Any) -> int:

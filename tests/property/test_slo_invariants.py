@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from random_engine import Engine, Traffic
 
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.active_rows import ActiveRows
 from twp_sglang.scheduling.decision import Decision, Grant
+from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS
 from twp_sglang.scheduling.policies.slo import Slo
 from twp_sglang.scheduling.request import RequestInfo
@@ -63,6 +66,10 @@ CROWD = Traffic(30, 50.0, 5, 5, 20_000, 1, 0.0, 0.0)
 """More at once than a pass can let in."""
 
 
+RATIO = 0.4
+"""Share of the outstanding output that this engine reserves."""
+
+
 class SloEngine(Engine):
     """The random engine around policy slo."""
 
@@ -72,6 +79,7 @@ class SloEngine(Engine):
         self.policy: Any = self.slo
         self.now_ms = 0.0
         self.late: set[int] = set()
+        self.lost: Any = None
 
     def one_pass(self) -> None:
         """As the base, with this policy's rules."""
@@ -103,29 +111,80 @@ class SloEngine(Engine):
         self._late_stays_late()
 
     def _join(self, prompt: int, expected: int, priority: int, retracted: bool) -> None:
+        before = self.lost
+        produced = retractions = 0
+        if retracted:
+            assert before is not None
+            produced = before.info.max_new_tokens - expected
+            retractions = before.info.retractions + 1
         info = RequestInfo(
             f"r{self.seq}", self.seq, self.pass_index, prompt, expected, priority=priority,
-            retracted=retracted, arrival_ms=self.now_ms,
+            retracted=retracted, arrival_ms=self.now_ms, produced_tokens=produced,
+            max_new_tokens=produced + expected, retractions=retractions,
         )  # fmt: skip
         self.seq += 1
         self.waiting.append(info)
         self.policy.enqueue(info)
 
     def _view(self) -> PassView:
-        return super()._view()._replace(now_ms=self.now_ms)
+        rows = self._rows()
+        return super()._view()._replace(now_ms=self.now_ms, rows=lambda: rows)
+
+    def _rows(self) -> ActiveRows:
+        infos = [running.info for running in self.active]
+        produced = [running.info.max_new_tokens - running.left for running in self.active]
+        return ActiveRows(
+            infos,
+            np.array([info.prompt_tokens - info.produced_tokens for info in infos], dtype=np.int64),
+            np.array([info.max_new_tokens for info in infos], dtype=np.int64),
+            np.array(produced, dtype=np.int64),
+            RATIO,
+        )
+
+    def _remaining(self, info: RequestInfo, produced: int) -> int:
+        if info.retractions >= 2 and info in self.waiting:
+            return info.max_new_tokens - produced
+        lengths = self.slo.memory.lengths
+        return lengths.likely_most_of(info.length_class, info.max_new_tokens, produced, RATIO)
+
+    def _peak(self, joining: list[RequestInfo]) -> int:
+        """Most tokens held at once when all decode together and each ends when predicted."""
+        rows = [
+            (
+                running.held,
+                self._remaining(running.info, running.info.max_new_tokens - running.left),
+            )
+            for running in self.active
+        ]
+        rows += [
+            (info.prompt_tokens, self._remaining(info, info.produced_tokens)) for info in joining
+        ]
+        return max(
+            sum(held + step for held, left in rows if left >= step) for step in {r for _, r in rows}
+        )
+
+    def _retract(self, running: Any) -> None:
+        self.lost = running
+        super()._retract(running)
 
     def _leave(self, running: Any) -> None:
         super()._leave(running)
         if running.left <= 0:
-            self.slo.finished(running.info.expected_tokens)
+            info = running.info
+            self.slo.finished(
+                FinishedAnswer(
+                    info.prompt_tokens - info.produced_tokens,
+                    info.produced_tokens + info.expected_tokens - running.left,
+                    info.max_new_tokens,
+                    info.client,
+                    info.seq,
+                )
+            )
 
     def _guards_hold_on_admission(self, grant: Grant) -> None:
         if grant.reason == "idle":
             assert not self.active
-        elif grant.reason == "policy":
-            free = self.free - grant.request.prompt_tokens
-            assert free > self.config.kv_margin * self.traffic.capacity_tokens
-        else:
+        elif grant.reason != "policy":
             assert grant.reason == "retracted"
             assert grant.request.retracted
 
@@ -139,7 +198,11 @@ class SloEngine(Engine):
         left = [info for info in self.waiting if info.seq not in granted]
         kv = view.kv_capacity_tokens - view.kv_free_tokens
         batch = view.batch
-        for grant in grants:
+        limit = int((1.0 - self.config.kv_margin) * view.kv_capacity_tokens)
+        for place, grant in enumerate(grants):
+            cautious = grant.request.retractions >= 2
+            if batch and (grant.reason == "policy" or cautious):
+                assert self._peak([one.request for one in grants[: place + 1]]) <= limit
             if grant.reason == "policy":
                 assert batch > 0
                 assert self.slo.model.admits(batch, kv)
@@ -150,7 +213,7 @@ class SloEngine(Engine):
         if len(grants) == GRANTS_PER_PASS:
             assert decision.closed == ("limit" if left else "")
             return
-        assert not any(info.retracted for info in left), "nothing closes on retracted ones"
+        assert not any(info.retracted and info.retractions < 2 for info in left)
         assert (decision.closed == "") == (not left)
         if left:
             assert batch > 0, "an idle engine takes somebody"
@@ -158,6 +221,8 @@ class SloEngine(Engine):
                 assert not self.slo.model.admits(batch, kv)
             else:
                 assert decision.closed == "kv"
+                granted_now = [grant.request for grant in grants]
+                assert any(self._peak([*granted_now, info]) > limit for info in left)
         self._order_is_kept([grant.request for grant in grants])
 
     def _order_is_kept(self, order: list[RequestInfo]) -> None:
@@ -222,7 +287,8 @@ def test_two_ranks_decide_the_same(config: TwpConfig, traffic: Traffic, seed: in
             twin = twins[request.seq] = RequestInfo(
                 f"other {request.seq}", request.seq, request.arrival_pass, request.prompt_tokens,
                 request.expected_tokens, priority=request.priority, retracted=request.retracted,
-                arrival_ms=request.arrival_ms,
+                arrival_ms=request.arrival_ms, max_new_tokens=request.max_new_tokens,
+                produced_tokens=request.produced_tokens, retractions=request.retractions,
             )  # fmt: skip
             other.enqueue(twin)
 
@@ -238,9 +304,9 @@ def test_two_ranks_decide_the_same(config: TwpConfig, traffic: Traffic, seed: in
             super().observe(sample)
             other.observe(sample)
 
-        def finished(self, output_tokens: int) -> None:
-            super().finished(output_tokens)
-            other.finished(output_tokens)
+        def finished(self, answer: FinishedAnswer) -> None:
+            super().finished(answer)
+            other.finished(answer)
 
         def end_pass(self, *arguments: Any) -> None:
             super().end_pass(*arguments)

@@ -210,7 +210,7 @@ def test_07_strict_order_is_kept_without_a_bypass() -> None:
 # 8 ------------------------------------------------------------------- whole prompt checked
 
 
-@pytest.mark.parametrize("policy", ["off", "fcfs", "twp"])
+@pytest.mark.parametrize("policy", ["off", "fcfs", "twp", "slo"])
 def test_08_a_prompt_that_does_not_fit_whole_is_not_begun(policy: str) -> None:
     """Four 100k inputs fill 90 % of KV; a fifth was let in on its first chunk."""
     workload = [Request(0.2 * i, 100_000, 300) for i in range(5)]
@@ -227,10 +227,25 @@ def test_08_a_prompt_that_does_not_fit_whole_is_not_begun(policy: str) -> None:
     assert last.segments[0].first_token_ms > others_done
 
 
+def test_08_declared_limits_far_above_the_answers_start_no_loop() -> None:
+    """The same pool and clients that declare 40 times what comes: retraction stays rare and
+    nobody loses its memory twice."""
+    rng = np.random.default_rng(8)
+    workload = [
+        Request(0.4 * i, int(rng.integers(20_000, 100_000)), int(rng.integers(50, 150)), 4096)
+        for i in range(120)
+    ]
+    engine = mixed(kv_tokens=444_000, chunk_tokens=8192)
+    run = serve(workload, "slo", engine=engine, model=profile("h100-llama31-8b"))
+    assert run.result.latency.completed == 120
+    assert run.result.retractions <= 2
+    assert max(request.retractions for request in run.requests) <= 1
+
+
 # 9 ---------------------------------------------------------------------- impossible request
 
 
-@pytest.mark.parametrize("policy", ["off", "fcfs", "priority", "dynamic-batch", "twp"])
+@pytest.mark.parametrize("policy", ["off", "fcfs", "priority", "dynamic-batch", "twp", "slo"])
 def test_09_a_request_that_can_never_fit_is_refused_at_once(policy: str) -> None:
     workload = [Request(0.0, 100, 50), Request(0.1, 9000, 2000), Request(0.2, 100, 50)]
     run = serve(workload, policy, engine=settings(kv_tokens=10_000))

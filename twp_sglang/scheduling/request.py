@@ -15,6 +15,11 @@ class RequestInfo:
         prompt_tokens: tokens to prefill, for a retracted request those it had generated
             included.
         expected_tokens: output tokens still expected, r.
+        max_new_tokens: its own limit of output tokens, produced ones included.
+        produced_tokens: output tokens that it had when it joined.
+        retractions: how often it lost its memory so far.
+        preemptions: how often it made way for a higher priority so far.
+        length_class: number that a policy files its output length under.
         priority: larger goes first; 0 where the engine has no priorities.
         retracted: it was running and lost its memory.
         arrival_ms: rank 0's clock when it joined, as all ranks know it; 0 where no policy
@@ -30,9 +35,14 @@ class RequestInfo:
         "expected_tokens",
         "handle",
         "itl_slo_ms",
+        "length_class",
+        "max_new_tokens",
+        "preemptions",
         "priority",
+        "produced_tokens",
         "prompt_tokens",
         "retracted",
+        "retractions",
         "rid",
         "seq",
         "slot",
@@ -55,6 +65,10 @@ class RequestInfo:
         itl_slo_ms: float | None = None,
         ttft_slo_ms: float | None = None,
         cached_tokens: int = 0,
+        max_new_tokens: int | None = None,
+        produced_tokens: int = 0,
+        retractions: int = 0,
+        preemptions: int = 0,
     ) -> None:
         self.rid = rid
         self.seq = seq
@@ -69,6 +83,13 @@ class RequestInfo:
         self.itl_slo_ms = itl_slo_ms
         self.ttft_slo_ms = ttft_slo_ms
         self.cached_tokens = cached_tokens
+        self.max_new_tokens = (
+            produced_tokens + expected_tokens if max_new_tokens is None else max_new_tokens
+        )
+        self.produced_tokens = produced_tokens
+        self.retractions = retractions
+        self.preemptions = preemptions
+        self.length_class = 0
         self.slot = -1
 
     def __repr__(self) -> str:

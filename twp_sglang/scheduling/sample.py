@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from twp_sglang.scheduling.active_rows import RowsReader, nobody
+
 StepKind = Literal["decode", "prefill", "mixed"]
 
 
@@ -45,3 +47,5 @@ class PassView(NamedTuple):
     does not decode yet."""
     now_ms: float = 0.0
     """Rank 0's clock, as all ranks know it; 0 where no policy reads it."""
+    rows: RowsReader = nobody
+    """The active requests one by one, for policies with ``reads_rows``; valid during the pass."""

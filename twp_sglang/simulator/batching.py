@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from twp_sglang.scheduling.active_rows import nobody
 from twp_sglang.scheduling.lengths import CLIP_TOKENS
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.sample import PassView, StepKind
@@ -17,6 +18,7 @@ from twp_sglang.simulator.kv_pool import KvPool
 from twp_sglang.simulator.live_request import LiveRequest, Segment
 from twp_sglang.simulator.policy_driver import PolicyDriver
 from twp_sglang.simulator.prefill_budget import NewTokenRatio, PrefillBudget
+from twp_sglang.simulator.row_reader import rows_reader
 from twp_sglang.simulator.rows import Rows
 from twp_sglang.simulator.settings import EngineSettings
 
@@ -126,6 +128,7 @@ class Batcher:
             pool.capacity_tokens,
             owed,
             driver.now_ms,
+            rows_reader(self) if driver.reads_rows else nobody,
         )
         candidates = driver.candidates(view)
         budget = self._budget(running, driver.chunk_tokens(view))

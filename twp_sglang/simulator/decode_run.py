@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from twp_sglang.scheduling.active_rows import nobody
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.policies.base import Policy
 from twp_sglang.scheduling.sample import PassView, StepSample
 from twp_sglang.simulator.policy_driver import WINDOW_EVERY_PASSES, Launched
+from twp_sglang.simulator.row_reader import rows_reader
 
 if TYPE_CHECKING:
     from twp_sglang.simulator.engine import Engine
@@ -157,7 +159,8 @@ def _steps(engine: Engine, limit: int, until_ms: float, asks: bool) -> None:
             fresh = None
         if asks:
             assert policy is not None
-            view = _new(PassView, (pass_index + 1, load, riding, free, capacity, 0, now))
+            reader = rows_reader(batcher, taken) if driver.reads_rows else nobody
+            view = _new(PassView, (pass_index + 1, load, riding, free, capacity, 0, now, reader))
             if policy.decide(view).grants:
                 break
         if paged:

@@ -256,7 +256,7 @@ class Engine:
         request.segments.append(Segment(first_token_ms, begin, end))
         request.produced = produced
         request.status = "completed"
-        self.driver.answered(produced)
+        self.driver.answered(request)
         if self.driver.sink is not None:
             self.driver.finished.append((request.spec.input_tokens, produced))
         self._left(request)

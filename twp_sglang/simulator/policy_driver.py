@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
+from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.overload import Refusal
 from twp_sglang.scheduling.policies.base import Policy, Signals
@@ -58,6 +59,7 @@ class PolicyDriver:
     def __init__(self, policy: Policy | None, sink: StepSink | None = None) -> None:
         self.policy = policy
         self.steers = policy is not None and policy.enforces
+        self.reads_rows = policy is not None and policy.reads_rows
         self.sink = sink
         self.lengths = DeclaredLengths()
         self.pass_index = 0
@@ -108,6 +110,12 @@ class PolicyDriver:
             retracted=retracted,
             handle=request,
             arrival_ms=self.now_ms,
+            client=spec.client,
+            itl_slo_ms=spec.itl_slo_ms,
+            ttft_slo_ms=spec.ttft_slo_ms,
+            max_new_tokens=request.max_new_tokens,
+            produced_tokens=request.produced,
+            retractions=request.retractions,
         )
         self._next_seq += 1
         if self.steers and not retracted:
@@ -126,10 +134,20 @@ class PolicyDriver:
             self._line.append(request)
         return None
 
-    def answered(self, output_tokens: int) -> None:
+    def answered(self, request: LiveRequest) -> None:
         """A request completed."""
         if self.policy is not None and self.policy.reads_lengths:
-            self.policy.finished(output_tokens)
+            info = request.info
+            assert info is not None
+            self.policy.finished(
+                FinishedAnswer(
+                    request.spec.input_tokens,
+                    request.produced,
+                    request.max_new_tokens,
+                    info.client,
+                    info.seq,
+                )
+            )
 
     def deliver(self) -> None:
         """The samples made since the last pass reach the policy."""

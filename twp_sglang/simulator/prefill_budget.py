@@ -41,7 +41,11 @@ class NewTokenRatio:
     @property
     def current(self) -> float:
         """The share, at most 1."""
-        return max(self._from - self._decay * self.decayed_steps, self._floor)
+        return self.after(0)
+
+    def after(self, decode_steps: int) -> float:
+        """The share that many decode steps later."""
+        return max(self._from - self._decay * (self.decayed_steps + decode_steps), self._floor)
 
     def after_retraction(self, produced_tokens: int, limit_tokens: int, requests: int) -> None:
         """Start again from what the remaining requests have used."""

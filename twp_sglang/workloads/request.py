@@ -30,6 +30,7 @@ class Request(NamedTuple):
         priority: larger goes first.
         prefix: leading blocks of the prompt, first to last; together at most
             ``input_tokens``.
+        itl_slo_ms, ttft_slo_ms: objectives of its own, ms; None where the engine's hold.
     """
 
     arrival_s: float
@@ -39,3 +40,5 @@ class Request(NamedTuple):
     client: str = ""
     priority: int = 0
     prefix: tuple[PrefixBlock, ...] = ()
+    itl_slo_ms: float | None = None
+    ttft_slo_ms: float | None = None

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from scheduling_builders import config, request, sample, view
 
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.active_rows import ActiveRows
 from twp_sglang.scheduling.decision import Decision
+from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.policies import build_policy
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS
@@ -22,6 +25,13 @@ def slo(**fields: Any) -> Slo:
     policy = build_policy(config(**{"policy": "slo", "b0": 1, **model, **fields}))
     assert isinstance(policy, Slo)
     return policy
+
+
+def ten_rows(produced: int, limit: int) -> ActiveRows:
+    """Ten requests of 50 prompt tokens each."""
+    each = np.ones(10, dtype=np.int64)
+    infos = [request(100 + number) for number in range(10)]
+    return ActiveRows(infos, 50 * each, limit * each, produced * each)
 
 
 def seqs(decision: Decision) -> list[int]:
@@ -76,12 +86,13 @@ def test_retracted_ones_are_first_and_exempt() -> None:
 
 def test_memory_closes_by_its_predicted_peak() -> None:
     policy = slo()
-    policy.enqueue(request(0, prompt_tokens=10, expected_tokens=100))
+    policy.enqueue(request(0, prompt_tokens=10, expected_tokens=20))
     policy.enqueue(request(1, prompt_tokens=800, expected_tokens=100))
-    # 1000 - 10 - 0.5 * 120 > 40; 990 - 800 - 0.5 * 220 = 80 > 40; with 300 expected it is not.
+    # Nothing is learned: the engine's belief in whole limits stands. At most 960 at the peak,
+    # when the shorter is about to end: 10 + 800 + 2 * 20.
     assert seqs(policy.decide(view())) == [0, 1]
     policy = slo()
-    policy.enqueue(request(1, prompt_tokens=800, expected_tokens=300))
+    policy.enqueue(request(1, prompt_tokens=800, expected_tokens=161))
     decision = policy.decide(view())
     assert (seqs(decision), decision.closed) == ([], "kv")
 
@@ -169,11 +180,53 @@ def test_only_steps_that_leave_somebody_waiting_tell_the_prompt_rate() -> None:
 def test_what_ended_bounds_the_forecast() -> None:
     policy = slo()
     policy.enqueue(request(0, expected_tokens=4096))
-    there = view(load_tokens=4096)
+    assert policy.decide(view()).closed == "kv"
+    for _ in range(200):
+        policy.finished(FinishedAnswer(10, 99, 4096))
+    # Of what is declared less than 1 % still counts, beside 103, the end of the bin of 99.
+    assert seqs(policy.decide(view())) == [0]
+    snapshot = policy.snapshot()
+    assert snapshot["answers_seen"] == 200
+    assert snapshot["lengths"]["coverage"] == 1.0
+
+
+def test_rows_count_by_what_each_has_produced() -> None:
+    # 10 rows of 50 + 40 tokens; with the newcomer's prompt 910, and 960 may be used.
+    # Where each row still makes 10 tokens, 11 rows need 110 before the first ends.
+    rows = ten_rows(produced=40, limit=50)
+    there = view(batch=10, load_tokens=100, kv_free_tokens=100, rows=lambda: rows)
+    policy = slo()
+    policy.enqueue(request(0, prompt_tokens=10, expected_tokens=20))
     assert policy.decide(there).closed == "kv"
-    for _ in range(64):
-        policy.finished(99)
+    almost_done = ten_rows(produced=40, limit=43)
+    there = view(batch=10, load_tokens=30, kv_free_tokens=100, rows=lambda: almost_done)
     assert seqs(policy.decide(there)) == [0]
+
+
+def test_who_lost_its_memory_twice_must_fit_with_its_whole_limit() -> None:
+    policy = slo()
+    for _ in range(200):
+        policy.finished(FinishedAnswer(10, 9, 4096))
+    policy.enqueue(request(0, retracted=True, retractions=2, expected_tokens=2000))
+    policy.enqueue(request(1, retracted=True, retractions=1, expected_tokens=2000))
+    decision = policy.decide(view())
+    assert (seqs(decision), decision.closed) == ([1], "kv")
+    assert seqs(policy.decide(view(batch=0))) == [1], "the first one takes the empty engine"
+    policy.withdraw(decision.grants[0].request)
+    assert seqs(policy.decide(view(batch=0))) == [0], "and alone, the other does"
+
+
+def test_the_longest_gap_after_a_retraction() -> None:
+    policy = slo()
+    policy.enqueue(request(0, retracted=True, prompt_tokens=300, arrival_ms=1000.0))
+    decision = policy.decide(view(pass_index=7, now_ms=1200.0, batch=0))
+    policy.admitted(decision.grants[0])
+    policy.observe(sample(30.0, step=6, prefill_tokens=100))
+    policy.observe(sample(40.0, step=7, prefill_tokens=200))
+    assert policy.snapshot()["longest_gap_after_retraction_ms"] is None
+    policy.observe(sample(50.0, step=8, prefill_tokens=200))
+    assert policy.snapshot()["longest_gap_after_retraction_ms"] == 200.0 + 40.0 + 50.0
+    assert policy.snapshot()["retractions"] == 1
 
 
 def test_withdrawn_and_taken_requests_leave_the_lines() -> None:

@@ -9,8 +9,6 @@ import pytest
 from scheduling_builders import config, sample
 
 from controllers.models.latency import LatencyModel
-from twp_sglang.scheduling.kv_forecast import KvForecast
-from twp_sglang.scheduling.lengths_online import TRUSTED_AFTER, OutputLengths
 from twp_sglang.scheduling.prefill_rate import MEMORY_MS, PRIOR_MS, PrefillRate
 from twp_sglang.scheduling.self_calibration import Fit, SelfCalibration
 from twp_sglang.scheduling.step_model import EXTRAPOLATE, OnlineStepModel
@@ -142,24 +140,3 @@ def test_prompt_rate_starts_at_the_models_and_follows_the_steps() -> None:
     total = 1.0 / (1.0 - math.exp(-1000.0 / MEMORY_MS))
     expected = (20_000 * total + 40 * PRIOR_MS) / (1000 * total + PRIOR_MS)
     assert rate.tokens_per_ms(40.0) == pytest.approx(expected, rel=1e-6)
-
-
-def test_mean_remaining_length_of_constant_and_mixed_answers() -> None:
-    lengths = OutputLengths()
-    assert lengths.mean_remaining_tokens is None
-    for _ in range(TRUSTED_AFTER):
-        lengths.observe(99)
-    assert lengths.mean_remaining_tokens == pytest.approx(50.0)
-    mixed = OutputLengths()
-    for number in range(200):
-        mixed.observe(100 if number % 2 else 300)
-    # (E[L^2]/E[L] + 1)/2 = (50,000/200 + 1)/2
-    assert mixed.mean_remaining_tokens == pytest.approx(125.5, rel=0.01)
-
-
-def test_memory_forecast_by_hand() -> None:
-    forecast = KvForecast(0.04)
-    # 1000 - 300 - 0.5 * 1300 = 50 > 40 of 1000 kept.
-    assert forecast.fits(1000, 1000, 300, 1300, 4, None)
-    assert not forecast.fits(1000, 1000, 300, 1320, 4, None), "exactly the margin is too little"
-    assert forecast.fits(1000, 1000, 300, 99_999, 4, 300.0), "4 rows of 300 are less than declared"

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
+from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.overload import Overload, Refusal
 from twp_sglang.scheduling.ranking import first_come
@@ -51,6 +52,8 @@ class Policy(ABC):
     """Whether it looks at ``now_ms`` and ``arrival_ms``, which are then rank 0's clock."""
     reads_lengths = False
     """Whether it wants to be told how long answers became."""
+    reads_rows = False
+    """Whether it looks at the active requests one by one (``PassView.rows``)."""
 
     def __init__(self) -> None:
         self.queue = WaitingQueue()
@@ -145,8 +148,8 @@ class Policy(ABC):
         """What the policy's model says that step takes, ms; None where it has no model."""
         return None
 
-    def finished(self, output_tokens: int) -> None:  # noqa: B027 - most do not learn lengths
-        """A request ended after ``output_tokens``; called where :attr:`reads_lengths`."""
+    def finished(self, answer: FinishedAnswer) -> None:  # noqa: B027 - most do not learn lengths
+        """A request ended; called where :attr:`reads_lengths`."""
 
     def chunk_tokens(self, view: PassView) -> int | None:
         """Most prompt tokens in the step that this pass forms, at least 1; None leaves the

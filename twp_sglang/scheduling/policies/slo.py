@@ -28,9 +28,9 @@ from twp_sglang.scheduling.decision import (
     GrantReason,
 )
 from twp_sglang.scheduling.feasibility import TtftLines
-from twp_sglang.scheduling.kv_forecast import KvForecast
-from twp_sglang.scheduling.lengths_online import OutputLengths
+from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.load import ActiveLoad
+from twp_sglang.scheduling.memory_guard import CAUTIOUS_FROM, MemoryGuard
 from twp_sglang.scheduling.objectives import Objectives
 from twp_sglang.scheduling.overload import Overload
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
@@ -46,6 +46,7 @@ class Slo(Policy):
     name = "slo"
     reads_time = True
     reads_lengths = True
+    reads_rows = True
 
     def __init__(self, config: TwpConfig) -> None:
         super().__init__()
@@ -56,10 +57,10 @@ class Slo(Policy):
         self.model = OnlineStepModel(config)
         self.lines = TtftLines(self.objectives.ttft_ms, config.late_after_ms, config.late_share)
         self.rate = PrefillRate()
-        self.lengths = OutputLengths()
-        self._forecast = KvForecast(config.kv_margin)
+        self.memory = MemoryGuard(config)
         self._load = ActiveLoad(0, 0)
         self._now_ms = 0.0
+        self._pass_index = 0
         self._step_ms: float | None = None
 
     def reconfigure(self, config: TwpConfig) -> None:
@@ -74,7 +75,7 @@ class Slo(Policy):
             self.model.objective_changed(self.objectives.itl_ms)
         self.lines.reconfigure(self.objectives.ttft_ms, config.late_after_ms, config.late_share)
         self._chunk_limit = config.chunk_tokens
-        self._forecast.margin = config.kv_margin
+        self.memory.reconfigure(config)
 
     # ------------------------------------------------------------------- requests
 
@@ -90,6 +91,7 @@ class Slo(Policy):
     def enqueue(self, request: RequestInfo) -> None:
         """Joins the queue; fresh ones also the lines by TTFT."""
         super().enqueue(request)
+        self.memory.enqueued(request)
         if not request.retracted:
             self.lines.add(request)
 
@@ -101,7 +103,9 @@ class Slo(Policy):
     def admitted(self, grant: Grant) -> None:
         """Taken; pays or earns the credit of aged requests."""
         request = grant.request
-        if not request.retracted:
+        if request.retracted:
+            self.memory.gaps.admitted(request, self._pass_index, self._now_ms)
+        else:
             aged = self.lines.goes_first(request, self._now_ms)
             self.lines.spent(request.prompt_tokens, aged=aged)
             self.lines.discard(request)
@@ -112,14 +116,15 @@ class Slo(Policy):
         self.lines.discard(request)
         super().taken(request, agreed=agreed)
 
-    def finished(self, output_tokens: int) -> None:
+    def finished(self, answer: FinishedAnswer) -> None:
         """Teaches the output lengths."""
-        self.lengths.observe(output_tokens)
+        self.memory.finished(answer)
 
     # ---------------------------------------------------------------- measurement
 
     def observe(self, sample: StepSample) -> None:
         """Teaches the step model, and the prompt rate where the step left somebody waiting."""
+        self.memory.gaps.observe(sample)
         duration = sample.duration_ms
         # Not finite would stay in the means for good.
         if duration is None or not 0.0 < duration < inf:
@@ -144,6 +149,7 @@ class Slo(Policy):
         """Grants in order while rows and memory allow, and why the next one must wait."""
         queue = self.queue
         self._now_ms = view.now_ms
+        self._pass_index = view.pass_index
         if not len(queue):
             return NOBODY_WAITS
         kv = _kv_held(view)
@@ -154,34 +160,36 @@ class Slo(Policy):
         closed: ClosedReason = ""
         load, batch, free = view.load_tokens, view.batch, view.kv_free_tokens
         capacity = max(1, view.kv_capacity_tokens)
-        remaining = self.lengths.mean_remaining_tokens
-        for request in chain(queue.retracted, self._order(view, kv, self.lines)):
+        memory = self.memory.begin(view)
+        for request in chain(self._returning(), self._order(view, kv, self.lines)):
             if len(grants) == GRANTS_PER_PASS:
                 closed = "limit"
                 break
             prompt = request.prompt_tokens
             reason: GrantReason
             if request.retracted:
+                if batch and request.retractions >= CAUTIOUS_FROM and not memory.fits(request):
+                    closed = "kv"
+                    break
                 reason = "retracted"
             elif batch == 0:
                 reason = "idle"
             elif not self.model.admits(batch, kv):
                 closed = "window"
                 break
-            elif not self._forecast.fits(
-                free, capacity, prompt, load + request.expected_tokens, batch + 1, remaining
-            ):
+            elif not memory.fits(request):
                 closed = "kv"
                 break
             else:
                 reason = "policy"
+            memory.join(request)
             grants.append(
                 Grant(
                     request,
                     reason,
                     load,
                     (free - prompt) / capacity,
-                    self._forecast.margin,
+                    self.memory.margin,
                     None,
                     view.pass_index - request.arrival_pass,
                 )
@@ -195,7 +203,7 @@ class Slo(Policy):
         """Retracted requests, then by the lines, as they would be drawn up now."""
         # An order notes whom it found late, for the end of its pass; a question is no pass.
         lines = copy(self.lines)
-        return [*self.queue.retracted, *self._order(view, _kv_held(view), lines)]
+        return [*self._returning(), *self._order(view, _kv_held(view), lines)]
 
     def remark(self, request: RequestInfo) -> str:
         """Whether it stands in the late line."""
@@ -210,6 +218,12 @@ class Slo(Policy):
     def predicted_ms(self, sample: StepSample) -> float | None:
         """By the model with the gains now in force."""
         return self.model.predicted_ms(sample.batch, sample.kv_tokens, sample.prefill_tokens)
+
+    def _returning(self) -> list[RequestInfo]:
+        """Retracted ones, those that memory is asked for last."""
+        return sorted(
+            self.queue.retracted, key=lambda request: request.retractions >= CAUTIOUS_FROM
+        )
 
     def _order(self, view: PassView, kv_tokens: int, lines: TtftLines) -> Iterator[RequestInfo]:
         rate = self.rate.tokens_per_ms(self.model.prompt_rate(_decoding(view), kv_tokens))
@@ -237,7 +251,7 @@ class Slo(Policy):
     @property
     def kv_threshold(self) -> float | None:
         """Share of the pool left free at the predicted peak."""
-        return self._forecast.margin
+        return self.memory.margin
 
     def signals(self) -> Signals:
         """The newest step. The window is reported by :meth:`snapshot` only: it follows from
@@ -256,8 +270,7 @@ class Slo(Policy):
             "batch": self._load.batch,
             "late": self.lines.late,
             "late_credit_tokens": self.lines.credit_tokens,
-            "answers_seen": self.lengths.finished,
-            "mean_remaining_tokens": self.lengths.mean_remaining_tokens,
+            **self.memory.snapshot(),
             **self.model.snapshot(),
         }
 
