@@ -189,3 +189,15 @@ def test_a_change_of_the_answers_shows_in_the_calibration() -> None:
         lengths.learn(FinishedAnswer(100, 2000, LIMIT))
     assert lengths.snapshot()["coverage"] < 0.85
     assert lengths.snapshot()["calibration_error"] > 0.1
+
+
+def test_another_quantile_keeps_what_was_learned() -> None:
+    rng = random.Random(3)
+    lengths = learned([rng.randint(1, 1000) for _ in range(1000)], quantile=0.5)
+    before = most(lengths)
+    lengths.ask_for(0.9)
+    assert most(lengths) > before + 200
+    assert lengths.snapshot()["quantile"] == 0.9
+    assert lengths.snapshot()["judged"] == 0
+    lengths.ask_for(0.5)
+    assert most(lengths) == before
