@@ -88,8 +88,8 @@ class TwpConfig(FrozenModel):
     alpha_ms: float | None = Field(
         default=None,
         ge=0,
-        description="slope of the step time above b0, per request; read by policy slo and by the "
-        "analysis, not by the paper's law",
+        description="slope of the step time above b0, per request, beyond a_ms; read by policy slo "
+        "and by the analysis, not by the paper's law",
     )
     sigma_ref: float = Field(
         default=1.1, gt=1, description="slowdown that law regulated holds (analysis: docs/control)"
@@ -223,6 +223,12 @@ class TwpConfig(FrozenModel):
         "the first token of a prompt of 1,024 tokens; a burst of 25 such prompts is then served "
         "in time, one after the other",
     )
+    c_ms: float | None = Field(
+        default=None,
+        gt=0,
+        description="policy slo: constant of the step time, before rows, KV and prompt tokens, ms; "
+        "unset, l_min_ms, from which it differs where a small batch already makes the step longer",
+    )
     a_ms: float | None = Field(
         default=None,
         ge=0,
@@ -239,7 +245,7 @@ class TwpConfig(FrozenModel):
         default=None,
         ge=0,
         description="policy slo: step time per prompt token, ms; the model is given where this "
-        "and l_min_ms are, and learned while serving otherwise",
+        "and c_ms or l_min_ms are, and learned while serving otherwise",
     )
     prefill_free_tokens: float = Field(
         default=0.0,
@@ -302,10 +308,11 @@ class TwpConfig(FrozenModel):
     def step_model(self) -> LatencyModel | None:
         """The calibrated step model, where the configuration holds one: constant and cost of
         a prompt token at least."""
-        if self.l_min_ms is None or self.prefill_ms_per_token is None:
+        constant = self.l_min_ms if self.c_ms is None else self.c_ms
+        if constant is None or self.prefill_ms_per_token is None:
             return None
         return LatencyModel(
-            l_min_ms=self.l_min_ms,
+            l_min_ms=constant,
             b0=float(self.b0),
             alpha_ms=self.alpha_ms or 0.0,
             a_ms=self.a_ms or 0.0,

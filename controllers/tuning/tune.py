@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controllers.identification import PARAMETERS, Identification, Refusal
-from controllers.models import LengthLaw, UncertaintySet
+from controllers.models import LatencyModel, LengthLaw, UncertaintySet
 from controllers.tuning.gains import choose_gains
 from controllers.tuning.goals import TuningGoals
 from controllers.tuning.operating_choice import Infeasible, choose_operating_point
@@ -126,8 +126,19 @@ def tune(found: Identification, goals: TuningGoals | None = None, **stated: Any)
         # The server counts whole requests: the largest batch that is not above the knee.
         "b0": max(1, int(latency.b0 + 0.05)),
         "alpha_ms": round(latency.alpha_ms, 4),
+        **_step_terms(found, latency),
     }
     return TuningResult(configuration, worst, problem, tuple(_remarks(problem, configuration)))
+
+
+def _step_terms(found: Identification, latency: LatencyModel) -> dict[str, float]:
+    """What the trace tells of the step beside the knee, for policies that plan with it."""
+    terms = ("a_ms", "kappa_ms_per_token", "prefill_ms_per_token")
+    return {
+        name: float(f"{getattr(latency, name):.4g}")
+        for name in terms
+        if getattr(found.summary, name) is not None
+    }
 
 
 def _checked(

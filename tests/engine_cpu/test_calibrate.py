@@ -66,7 +66,27 @@ def test_launch_measures_and_leaves_no_server(model: Path, tmp_path: Path) -> No
         assert profile.h0_tokens == pytest.approx(40.0 * profile.decode.b0)
         config = options.parse(["--twp-profile", str(out)]).config
         assert config.l_min_ms == profile.l_min_ms
+        plans_with_it(model, tmp_path, out)
     assert out.with_suffix(".png").stat().st_size > 10_000
+
+
+def plans_with_it(model: Path, folder: Path, file: Path) -> None:
+    """A server under policy slo starts with the profile's step model and objectives."""
+    profile = read_profile(file)
+    auto = ("--twp-itl-slo", "auto", "--twp-ttft-slo", "auto")
+    flags = ("--twp-policy", "slo", "--twp-profile", str(file), *auto)
+    with serving(model, folder, "--max-total-tokens", "8192", *flags) as server:
+        assert server.generate(list(range(5, 40)), 8).status == 200
+        state = server.twp()
+    assert state["fallbacks"] == 0
+    assert state["model_source"] == "calibrated"
+    assert profile.c_ms is not None
+    assert profile.a_ms is not None
+    assert state["model"]["l_min_ms"] == profile.c_ms
+    assert state["model"]["kappa_ms_per_token"] == profile.kappa_ms_per_token
+    assert state["model"]["prefill_ms_per_token"] == profile.prefill_ms_per_token
+    assert state["itl_slo_ms"] == pytest.approx(5 * (profile.c_ms + profile.a_ms), rel=1e-6)
+    assert state["itl_slo_source"].endswith("calibrated")
 
 
 def test_streams_and_trace_tell_the_same_of_one_server(model: Path, tmp_path: Path) -> None:

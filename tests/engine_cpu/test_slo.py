@@ -43,7 +43,7 @@ def test_it_holds_its_objective_and_serves_everybody(tmp_path: Path) -> None:
     assert state["policy"] == "slo"
     assert state["deciding"] is True
     assert state["fallbacks"] == 0
-    assert state["model_source"] == "given"
+    assert state["model_source"] == "calibrated"
     assert state["answers_seen"] == state["admitted"] == 28
     assert state["late"] == 0
     trace = read_step_trace(tmp_path / "steps")

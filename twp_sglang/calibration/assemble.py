@@ -52,7 +52,7 @@ def assemble(
                 f"one batch size lies {worst:.0f} % off the fit: the curve has more than one bend "
                 "(look at the picture), so b0 and l_min are the best of a rough description"
             )
-    prefill = fit_prefill(findings.probes, settings.seed)
+    prefill = fit_prefill(findings.probes, settings.seed, server.chunk_tokens)
     if prefill is None and settings.prefill != ():
         warnings.append("prefill cost unknown: fewer than two prompt lengths were measured")
     window = nominal_window(None if decode is None else decode.b0, settings)
@@ -61,13 +61,20 @@ def assemble(
             f"prefill cost known only to lie in {prefill.lo:.3g} .. {prefill.hi:.3g} ms per token: "
             "the probes scatter; a quieter machine, more --rounds or longer --prefill would tell"
         )
+    model = None if decode is None else decode.predicts
     used = [id(point) for point in undisturbed(findings.points)]
     return Profile(
         l_min_ms=None if decode is None else decode.l_min_ms,
         b0=None if decode is None else decode.b0,
-        alpha_ms=None if decode is None else decode.alpha_ms,
+        alpha_ms=None if model is None else model.alpha_ms,
         h0_tokens=window.h0_tokens,
-        prefill_ms_per_token=None if prefill is None else prefill.prefill_ms_per_token,
+        c_ms=None if model is None else model.l_min_ms,
+        a_ms=None if model is None else model.a_ms,
+        kappa_ms_per_token=None if model is None else model.kappa_ms_per_token,
+        prefill_ms_per_token=(
+            None if model is None or prefill is None else prefill.prefill_ms_per_token
+        ),
+        prefill_free_tokens=None if model is None or prefill is None else prefill.free_tokens,
         warnings=tuple(warnings),
         complete=findings.complete,
         decode=decode,
@@ -91,7 +98,7 @@ def assemble(
         command=command,
         source=source,
         decode_points=tuple(_decode_row(p, decode, id(p) in used) for p in findings.points),
-        prefill_points=_prefill_rows(findings.probes, prefill),
+        prefill_points=_prefill_rows(findings.probes, prefill, server.chunk_tokens),
     )
 
 
@@ -114,7 +121,7 @@ def _decode_row(point: DecodePoint, fit: DecodeFit | None, used: bool) -> Decode
 
 
 def _prefill_rows(
-    probes: Sequence[PrefillProbe], fit: PrefillFit | None
+    probes: Sequence[PrefillProbe], fit: PrefillFit | None, chunk: int | None
 ) -> tuple[PrefillMeasurement, ...]:
     rows = []
     for tokens in sorted({probe.tokens for probe in probes}):
@@ -122,7 +129,7 @@ def _prefill_rows(
         times = np.array([probe.prefill_ms for probe in same])
         expected = 0.0
         if fit is not None:
-            expected = fit.chunk_ms * same[0].chunks + fit.prefill_ms_per_token * tokens
+            expected = fit.expected_ms(tokens, same[0].chunks, chunk)
         rows.append(
             PrefillMeasurement(
                 tokens=tokens,

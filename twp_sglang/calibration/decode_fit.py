@@ -25,7 +25,7 @@ from twp_sglang.calibration.samples import (
     undisturbed,
 )
 from twp_sglang.calibration.settings import MIN_BATCH_SIZES
-from twp_sglang.calibration.sweep_trace import as_trace, context_tokens
+from twp_sglang.calibration.sweep_trace import as_trace, at_base_context, context_tokens
 
 Shape = Literal["knee", "line", "flat", "unresolved"]
 
@@ -41,7 +41,7 @@ class FitRefused(Exception):
 class DecodeFit(FrozenModel):
     """The step time over the batch, and the paper's numbers read off it.
 
-    All at ``context_tokens`` KV tokens per request, the mean of the measurement.
+    All at ``context_tokens`` KV tokens per request, those of the shortest context measured.
     """
 
     shape: Shape = Field(
@@ -57,6 +57,11 @@ class DecodeFit(FrozenModel):
     x: float | None = Field(description="alpha b0 / l_min; throughput peaks at b0 only above 1")
     context_tokens: float
     model: LatencyModel | None = Field(description="the fitted step time, None if unresolved")
+    predicts: LatencyModel | None = Field(
+        default=None,
+        description="the same even where a knee is not established: it describes the steps that "
+        "were measured, and policy slo plans with it",
+    )
     intervals: dict[str, Estimate] = Field(
         default_factory=dict, description="joint 95 % intervals of the model's parameters"
     )
@@ -69,10 +74,11 @@ class DecodeFit(FrozenModel):
 
 
 def medians(points: Sequence[DecodePoint]) -> dict[int, float]:
-    """Median step time, ms, by batch size, ascending."""
+    """Median step time at the shortest context, ms, by batch size, ascending."""
+    base = at_base_context(points)
     return {
-        batch: median(np.concatenate([p.steps.step_ms for p in points if p.batch == batch]))
-        for batch in sorted({p.batch for p in points})
+        batch: median(np.concatenate([p.steps.step_ms for p in base if p.batch == batch]))
+        for batch in sorted({p.batch for p in base})
     }
 
 
@@ -187,6 +193,7 @@ def _read(
         x=x,
         context_tokens=context,
         model=model,
+        predicts=_model(result),
         intervals={} if model is None else _intervals(result),
         noise_percent=summary.noise_percent,
         fit_percent=summary.fit_percent,

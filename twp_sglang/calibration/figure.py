@@ -45,6 +45,9 @@ def _decode(axis: Axes, profile: Profile) -> None:
     if not points:
         axis.text(0.5, 0.5, "nothing measured", ha="center", transform=axis.transAxes)
         return
+    shortest = min(p.context_tokens for p in points)
+    longer = [p for p in points if p.used and p.context_tokens > shortest]
+    points = tuple(p for p in points if p.context_tokens == shortest)
     kept = [p for p in points if p.used]
     batch = np.array([p.batch for p in kept], dtype=np.float64)
     middle = np.array([p.median_ms for p in kept])
@@ -54,7 +57,12 @@ def _decode(axis: Axes, profile: Profile) -> None:
         label=f"visits: median, IQR ({sum(p.n for p in kept):,} steps)",
     )  # fmt: skip
     disturbed = [p for p in points if not p.used]
-    top = 1.15 * float((middle + half).max())
+    top = 1.15 * max([float((middle + half).max()), *(p.median_ms for p in longer)])
+    if longer:
+        axis.plot(
+            [p.batch for p in longer], [p.median_ms for p in longer], "s", mfc="none", ms=5,
+            color=_DATA, label=f"at {longer[0].context_tokens} prompt tokens and more",
+        )  # fmt: skip
     if disturbed:
         axis.plot(
             [p.batch for p in disturbed], [min(p.median_ms, 0.99 * top) for p in disturbed], "x",
@@ -122,11 +130,14 @@ def _prefill(axis: Axes, profile: Profile) -> None:
         label=f"median, IQR of {sum(p.n for p in points)} probes, {points[0].decoding} decoding",
     )  # fmt: skip
     if fit is not None:
-        expected = [fit.chunk_ms * p.chunks + fit.prefill_ms_per_token * p.tokens for p in points]
+        chunk_tokens = profile.engine.chunk_tokens
+        expected = [fit.expected_ms(p.tokens, p.chunks, chunk_tokens) for p in points]
+        free = fit.free_tokens
+        beside = f"beyond {free:.0f} tokens" if free else f"+ {fit.chunk_ms:.3g} ms/chunk"
         axis.plot(
             tokens, expected, color=_FIT, lw=1.8, marker="_", ms=10,
             label=f"fit: {fit.prefill_ms_per_token:.3g} ms/token (95 % {fit.lo:.3g} to "
-            f"{fit.hi:.3g}) + {fit.chunk_ms:.3g} ms/chunk",
+            f"{fit.hi:.3g}) {beside}",
         )  # fmt: skip
     chunk = profile.engine.chunk_tokens
     if chunk is not None and chunk <= 1.05 * tokens.max():

@@ -21,7 +21,14 @@ _DECODING_BESIDE_PREFILL = 4
 against its chunks, more than one, so that one late token does not decide."""
 _PROBES_PER_ROUND = 2
 """A probe is one difference of times, where a held batch gives the median of many steps."""
-_CHUNKS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_CHUNKS = (0.25, 0.5, 0.75, 1.0, 2.0, 4.0)
+CONTEXT = 64
+"""Prompt tokens of the held requests unless asked otherwise: short ones fill quickly."""
+_LONG_CONTEXTS = (512, 256)
+"""Of the few visits that tell what a KV token costs: the first that fits the server."""
+_LONG_PROMPTS_CPU, _LONG_PROMPTS_ACCELERATOR = 4096, 65_536
+"""Most prompt tokens of such a visit: their prefill shall not take longer than its steps."""
+_MIN_LONG = 2
 _UNCHUNKED = (64, 128, 256, 512, 1024)
 
 
@@ -82,10 +89,36 @@ def make_plan(settings: CalibrationSettings, server: Server) -> Plan:
     """
     notes: list[str] = []
     tasks: list[Task] = []
-    for context in settings.contexts:
+    for context in settings.contexts or (CONTEXT,):
         tasks += [DecodeTask(b, context) for b in _batches(settings, server, context, notes)]
+    if settings.contexts is None:
+        tasks += _long(settings, server, tasks, notes)
     tasks += _prefill(settings, server, notes)
     return Plan(tuple(tasks), tuple(notes))
+
+
+def _long(
+    settings: CalibrationSettings, server: Server, tasks: Sequence[Task], notes: list[str]
+) -> list[Task]:
+    """The largest batch that may hold a long context, a half and a quarter of it."""
+    sizes = [task.batch for task in tasks if isinstance(task, DecodeTask)]
+    prompts = _LONG_PROMPTS_CPU if _on_cpu(server) else _LONG_PROMPTS_ACCELERATOR
+    for context in _LONG_CONTEXTS:
+        fitting = [
+            b
+            for b in sizes
+            if b * context <= prompts and _why_not(settings, server, b, context) is None
+        ]
+        if len(fitting) >= _MIN_LONG:
+            chosen = {
+                min(fitting, key=lambda b: abs(b - max(fitting) / part)) for part in (1, 2, 4)
+            }
+            return [DecodeTask(b, context) for b in sorted(chosen)]
+    notes.append(
+        f"no context longer than {CONTEXT} fits this server: what a KV token costs is part of the "
+        "cost of a request"
+    )
+    return []
 
 
 def _batches(
@@ -98,9 +131,7 @@ def _batches(
             if reason is not None:
                 raise usage(f"--batches: batch {batch} does not fit: {reason}")
         return asked
-    largest = settings.max_batch or (
-        _MAX_BATCH_CPU if server.device == "cpu" else _MAX_BATCH_ACCELERATOR
-    )
+    largest = settings.max_batch or (_MAX_BATCH_CPU if _on_cpu(server) else _MAX_BATCH_ACCELERATOR)
     sizes = half_octaves(largest)
     fitting = [b for b in sizes if _why_not(settings, server, b, context) is None]
     if len(fitting) < len(sizes):
@@ -110,6 +141,10 @@ def _batches(
             raise usage(f"batch {first_out} does not fit: {reason}")
         notes.append(f"batches of {first_out} and more were left out: {reason}")
     return fitting
+
+
+def _on_cpu(server: Server) -> bool:
+    return server.device == "cpu" and not server.emulated
 
 
 def _why_not(settings: CalibrationSettings, server: Server, batch: int, context: int) -> str | None:
@@ -132,7 +167,7 @@ def _why_not(settings: CalibrationSettings, server: Server, batch: int, context:
 
 
 def _prefill(settings: CalibrationSettings, server: Server, notes: list[str]) -> list[Task]:
-    context = min(settings.contexts)
+    context = min(settings.contexts or (CONTEXT,))
     decoding = min(_DECODING_BESIDE_PREFILL, server.max_batch or _DECODING_BESIDE_PREFILL)
     room = None
     if server.kv_tokens is not None:

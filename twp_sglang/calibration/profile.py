@@ -62,16 +62,26 @@ class PrefillMeasurement(FrozenModel):
 class Profile(FrozenModel):
     """What was measured, where, and what follows.
 
-    ``launch_server --twp-profile`` takes ``l_min_ms``, ``b0``, ``alpha_ms`` and
-    ``h0_tokens``; None leaves its own default in force.
+    ``launch_server --twp-profile`` takes the numbers up to ``prefill_free_tokens``; None
+    leaves its own default in force. Policy slo plans with
+
+        c + a B + alpha (B - b0)+ + kappa KV + prefill (tokens - free)+
+
+    which is handed over as a whole or not at all.
     """
 
     schema_version: Literal["twp-profile/1"] = SCHEMA
     l_min_ms: float | None = Field(description="decode step time at the knee, or at b0")
     b0: int | None = Field(description="saturation batch")
-    alpha_ms: float | None = Field(description="slope above b0, ms per request")
+    alpha_ms: float | None = Field(description="slope above b0 beyond a_ms, ms per request")
     h0_tokens: float | None = Field(description="nominal window, see window.explanation")
-    prefill_ms_per_token: float | None
+    c_ms: float | None = Field(default=None, description="constant of the step, ms")
+    a_ms: float | None = Field(default=None, description="slope at every batch, ms per request")
+    kappa_ms_per_token: float | None = Field(default=None, description="ms per KV token")
+    prefill_ms_per_token: float | None = Field(description="ms per prompt token")
+    prefill_free_tokens: float | None = Field(
+        default=None, description="prompt tokens per step that cost nothing"
+    )
     warnings: tuple[str, ...] = Field(description="read these before using the numbers")
     complete: bool = Field(description="every planned point was measured")
     decode: DecodeFit | None = Field(description="None where the data cannot carry a fit")

@@ -175,7 +175,11 @@ def _show(profile: Profile, console: Console) -> None:
         ("b0", profile.b0, "requests"),
         ("alpha (above b0)", profile.alpha_ms, "ms/request"),
         ("h0", profile.h0_tokens, "tokens"),
-        ("prefill", profile.prefill_ms_per_token, "ms/token"),
+        ("step: constant c", profile.c_ms, "ms"),
+        ("step: a", profile.a_ms, "ms/request"),
+        ("step: kappa", profile.kappa_ms_per_token, "ms/KV token"),
+        ("step: prefill", profile.prefill_ms_per_token, "ms/prompt token"),
+        ("step: free", profile.prefill_free_tokens, "prompt tokens"),
     ]
     for name, value, unit in rows:
         table.add_row(name, "-" if value is None else f"{value:.4g}", unit)

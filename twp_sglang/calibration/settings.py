@@ -36,10 +36,11 @@ class CalibrationSettings(FrozenModel):
         "accelerator, four to sixteen times the knees seen on them, less where the KV cache "
         "or the server's limits hold fewer",
     )
-    contexts: tuple[int, ...] = Field(
-        default=(64,),
-        description="prompt tokens of the held requests; two lengths or more let the cost of a "
-        "KV token be told from that of a request, one keeps the run short",
+    contexts: tuple[int, ...] | None = Field(
+        default=None,
+        description="prompt tokens of the held requests, every one at every batch size; unset, "
+        "64 at all of them and 512 at three, which tells the cost of a KV token from that of a "
+        "request and keeps the run short",
     )
     prefill: tuple[int, ...] | None = Field(
         default=None,
@@ -112,7 +113,7 @@ class CalibrationSettings(FrozenModel):
         for name in ("batches", "contexts", "prefill"):
             if any(value < 1 for value in getattr(self, name) or ()):
                 raise ValueError(f"--{name}: every value must be at least 1")
-        if not self.contexts:
+        if self.contexts == ():
             raise ValueError("--contexts: give at least one prompt length")
         if self.mean_output_tokens is not None and self.output_lengths is not None:
             raise ValueError("--mean-output-tokens and --output-lengths: give one of the two")

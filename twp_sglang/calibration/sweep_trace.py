@@ -12,9 +12,16 @@ from controllers.trace_reader import KINDS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, 
 from twp_sglang.calibration.samples import DecodePoint, median
 
 
+def at_base_context(points: Sequence[DecodePoint]) -> list[DecodePoint]:
+    """The visits with the shortest prompts: those that the step over the batch is read from."""
+    shortest = min(point.context_tokens for point in points)
+    return [point for point in points if point.context_tokens == shortest]
+
+
 def context_tokens(points: Sequence[DecodePoint]) -> float:
-    """KV tokens per request, median over the measured steps."""
-    return median(np.concatenate([p.steps.kv_tokens / p.batch for p in points]))
+    """KV tokens per request at the shortest context, median over the measured steps."""
+    base = at_base_context(points)
+    return median(np.concatenate([p.steps.kv_tokens / p.batch for p in base]))
 
 
 def as_trace(points: Sequence[DecodePoint]) -> StepTrace:

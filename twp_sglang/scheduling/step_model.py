@@ -44,7 +44,7 @@ class OnlineStepModel:
         self._free = config.prefill_free_tokens
         given = config.step_model()
         self._calibration = SelfCalibration() if given is None else None
-        self.source = "given" if given is not None else "learning"
+        self.source = "calibrated" if given is not None else "learning"
         self._b0 = config.b0
         self._rows_seen = 0
         self._prefill_seen = CHUNK_START_TOKENS

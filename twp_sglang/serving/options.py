@@ -30,8 +30,11 @@ PREFIX = "--twp-"
 # Written by calibrate and by tune beside the fields; kept with them, decide nothing.
 _NOT_FLAGS = frozenset({"evidence"})
 
-PROFILE_FIELDS = ("l_min_ms", "b0", "alpha_ms", "h0_tokens")
-"""What a profile gives to the configuration."""
+PROFILE_FIELDS = (
+    *("l_min_ms", "b0", "alpha_ms", "h0_tokens"),
+    *("c_ms", "a_ms", "kappa_ms_per_token", "prefill_ms_per_token", "prefill_free_tokens"),
+)
+"""What a profile gives to the configuration; the second line is policy slo's model."""
 
 
 class Options(NamedTuple):
@@ -66,8 +69,8 @@ def parser() -> argparse.ArgumentParser:
         "--twp-profile",
         type=Path,
         metavar="FILE",
-        help="JSON written by python -m twp_sglang.calibrate: gives l_min_ms, b0, alpha_ms and "
-        "h0_tokens; file and flags override it",
+        help="JSON written by python -m twp_sglang.calibrate: gives baseline, knee, window and "
+        f"step model ({', '.join(PROFILE_FIELDS)}); file and flags override it",
     )
     group.add_argument(
         "--twp-trace", type=Path, metavar="DIR", help="write one JSON line per step into DIR"

@@ -68,6 +68,14 @@ async def test_trace_gives_the_known_step_time_and_a_profile_for_the_server(tmp_
     config = options.parse(["--twp-profile", str(tmp_path / "p.json")]).config
     assert (config.b0, config.h0_tokens) == (4, 200.0)
     assert config.l_min_ms == profile.l_min_ms
+    # The peer's step is flat up to 4 rows and 0.75 ms longer for each row above.
+    model = config.step_model()
+    assert model is not None
+    assert model.l_min_ms == profile.c_ms == pytest.approx(2.5, rel=0.03)
+    assert model.alpha_ms == profile.alpha_ms
+    assert model.step_ms(10) == pytest.approx(2.5 + 0.75 * 6, rel=0.03)
+    assert model.prefill_ms_per_token == profile.prefill_ms_per_token
+    assert config.prefill_free_tokens == profile.prefill_free_tokens
 
 
 async def test_streams_give_nearly_the_same(tmp_path: Path) -> None:
@@ -247,6 +255,32 @@ def test_default_batches_shrink_to_what_the_cache_holds_and_say_so() -> None:
     assert batches[0] == 1
     assert 8 <= max(batches) < 32
     assert any("left out" in note and "KV cache" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "longest", "batches"),
+    [
+        ({"kv_tokens": 100_000}, 512, {2, 4, 8}),
+        ({"kv_tokens": 400_000, "device": "cuda"}, 512, {32, 64, 128}),
+        ({"kv_tokens": 400_000, "emulated": True}, 512, {32, 64, 128}),
+        ({"kv_tokens": 100_000, "max_prompt_tokens": 300}, 256, {4, 8, 16}),
+    ],
+)
+def test_a_few_long_contexts_are_planned_beside_the_batch_sizes(
+    changes: dict[str, Any], longest: int, batches: set[int]
+) -> None:
+    plan = make_plan(settings_from(["--url", "http://h:1"]), server(**changes))
+    decodes = [task for task in plan.tasks if isinstance(task, DecodeTask)]
+    assert {t.batch for t in decodes if t.context_tokens == longest} == batches
+    assert {t.context_tokens for t in decodes} == {64, longest}
+
+
+def test_stated_contexts_are_all_and_a_small_server_says_what_it_cannot_tell() -> None:
+    stated = settings_from(["--url", "http://h:1", "--contexts", "32,48"])
+    decodes = [t for t in make_plan(stated, server()).tasks if isinstance(t, DecodeTask)]
+    assert {t.context_tokens for t in decodes} == {32, 48}
+    plan = make_plan(settings_from(["--url", "http://h:1"]), server(max_prompt_tokens=200))
+    assert any("what a KV token costs" in note for note in plan.notes)
 
 
 def test_a_plan_is_shuffled_anew_each_round_and_the_same_for_a_seed() -> None:

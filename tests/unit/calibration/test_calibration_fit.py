@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,6 +97,36 @@ def test_kappa_needs_varied_contexts_and_is_then_recovered() -> None:
     assert any("KV tokens move with the batch only" in w for w in alone.warnings)
 
 
+def test_a_few_visits_at_a_longer_context_tell_kappa_and_leave_the_curve_alone() -> None:
+    def attention(batch: float, kv: float) -> float:
+        return 6.0 + 0.01 * batch + 1e-4 * kv
+
+    points = sweep(attention, noise=0.01)
+    points += sweep(attention, sizes=(8, 16, 32), contexts=(512,), noise=0.01, seed=2)
+    fit = fit_decode(points, min_scaling=0.5)
+    assert fit.predicts is not None
+    assert fit.predicts.kappa_ms_per_token == pytest.approx(1e-4, rel=0.15)
+    assert fit.predicts.step_ms(20, 30_000) == pytest.approx(attention(20, 30_000), rel=0.03)
+    alone = fit_decode(sweep(attention, noise=0.01), min_scaling=0.5)
+    assert (fit.b0, fit.shape) == (alone.b0, alone.shape)
+    assert fit.l_min_ms == pytest.approx(alone.l_min_ms, rel=0.01)
+    assert fit.context_tokens == alone.context_tokens
+
+
+def test_a_knee_in_doubt_still_predicts_what_was_measured() -> None:
+    def nearly_flat(batch: float, kv: float) -> float:
+        return 6.0 + 0.005 * batch
+
+    fit = fit_decode(sweep(nearly_flat, noise=0.03), min_scaling=0.5)
+    assert fit.shape == "unresolved"
+    assert fit.model is None
+    assert fit.predicts is not None
+    for batch in (1, 16, 32):
+        assert fit.predicts.step_ms(batch, 64 * batch) == pytest.approx(
+            nearly_flat(batch, 0), rel=0.02
+        )
+
+
 def test_line_without_a_knee_says_where_scaling_ends() -> None:
     # From B to 2B, throughput grows by less than sqrt(2) above B = c / (sqrt(2) a) = 7.07.
     fit = fit_decode(sweep(lambda b, kv: 20.0 + 2.0 * b), min_scaling=0.5)
@@ -168,3 +199,44 @@ def test_prefill_tells_tokens_from_chunks() -> None:
 
 def test_prefill_of_one_length_is_not_fitted() -> None:
     assert fit_prefill([PrefillProbe(64, 1, 30.0, 4)] * 5) is None
+
+
+FREE, PER_TOKEN, CHUNK = 350, 0.02, 512
+"""Of an H100 under Llama-3.1 8B (twp_sglang/step_profiles)."""
+
+
+def memory_bound(tokens: int) -> PrefillProbe:
+    sizes = [CHUNK] * (tokens // CHUNK) + [tokens % CHUNK]
+    paid = sum(max(size - FREE, 0) for size in sizes)
+    return PrefillProbe(tokens, -(-tokens // CHUNK), PER_TOKEN * paid, 4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_prompt_tokens_that_cost_nothing_are_told_from_the_slope(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    probes = [
+        replace(p, prefill_ms=p.prefill_ms * rng.normal(1, 0.03) + rng.normal(0, 0.05))
+        for n in (128, 256, 384, 512, 1024, 2048)
+        for p in [memory_bound(n)] * 6
+    ]
+    fit = fit_prefill(probes, chunk_tokens=CHUNK)
+    assert fit is not None
+    assert fit.free_tokens == pytest.approx(FREE, abs=30)
+    assert fit.chunk_ms == 0.0
+    for tokens in (384, 512, 2048):
+        truth = memory_bound(tokens)
+        expected = fit.expected_ms(tokens, truth.chunks, CHUNK)
+        assert expected == pytest.approx(truth.prefill_ms, rel=0.1, abs=0.2)
+
+
+def test_free_tokens_are_not_claimed_where_a_chunk_costs_something() -> None:
+    rng = np.random.default_rng(1)
+    probes = [
+        PrefillProbe(n, -(-n // 64), (2.0 * -(-n // 64) + 0.4 * n) * rng.normal(1, 0.05), 4)
+        for n in (16, 32, 64, 128, 256)
+        for _ in range(6)
+    ]
+    fit = fit_prefill(probes, chunk_tokens=64)
+    assert fit is not None
+    assert fit.free_tokens == 0.0
+    assert fit.expected_ms(128, 2, 64) == pytest.approx(4.0 + 51.2, rel=0.05)

@@ -184,11 +184,17 @@ def test_configuration_file_round_trip(
     assert set(data) == own | {
         *("law", "h0_tokens", "h_min_tokens", "h_max_tokens", "beta"),
         *("l_min_ms", "b0", "alpha_ms"),
+        *("a_ms", "kappa_ms_per_token", "prefill_ms_per_token"),
     }
     assert proof["trace"] == "t.jsonl"
     assert proof["date"] == "2026-01-31"
     assert proof["worst_case"]["disk_margin_alpha"] == tuned.worst_case.disk_margin_alpha
     assert proof["model"]["b0"]["lo"] <= 8 <= proof["model"]["b0"]["hi"]
+    # For a policy that plans with the step, the whole of it.
+    for name in ("a_ms", "kappa_ms_per_token", "prefill_ms_per_token"):
+        assert data[name] == pytest.approx(proof["model"][name]["value"], rel=1e-3, abs=1e-12)
+    assert data["kappa_ms_per_token"] == pytest.approx(TRUTH.kappa_ms_per_token, rel=0.3)
+    assert data["prefill_ms_per_token"] == pytest.approx(TRUTH.prefill_ms_per_token, rel=0.1)
     loop = load_settings(path).loop()
     assert loop.law == tuned.configuration["law"]
 
