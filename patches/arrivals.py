@@ -31,6 +31,7 @@ class Arrivals:
         terms = terms_of(engine_view.custom_params(req))
         before = info_of(req)
         retractions = 0 if before is None else before.retractions
+        charged = 0 if before is None else before.charged_tokens
         info = RequestInfo(
             req.rid,
             self._next_seq,
@@ -47,6 +48,7 @@ class Arrivals:
             max_new_tokens=max_new,
             produced_tokens=produced,
             retractions=retractions + retracted,
+            charged_tokens=charged,
         )
         self._next_seq += 1
         setattr(req, INFO_ATTRIBUTE, info)

@@ -104,6 +104,6 @@ def _count_answer(req: Any, policy: Policy) -> None:
 def _answer(req: Any) -> FinishedAnswer:
     prompt, max_new, produced = engine_view.request_numbers(req)
     info = info_of(req)
-    client, seq = ("", -1) if info is None else (info.client, info.seq)
+    client = "" if info is None else info.client
     aborted = engine_view.was_aborted(req)
-    return FinishedAnswer(prompt, produced, max_new, client, seq, aborted)
+    return FinishedAnswer(prompt, produced, max_new, client, info, aborted)

@@ -283,6 +283,13 @@ class TwpConfig(FrozenModel):
         "so sums over many requests come out right and a little over",
     )
 
+    client_fairness: Literal["on", "off"] = Field(
+        default="on",
+        description="policy slo: clients that requests name take turns by the tokens they were "
+        "served, among requests of equal priority and chance to be in time; on, because who names "
+        "clients wants one of them not to starve the others, and without names nothing changes",
+    )
+
     evidence: dict[str, Any] | None = Field(
         default=None, description="where the values come from; written by tune, not read"
     )
@@ -297,7 +304,7 @@ class TwpConfig(FrozenModel):
     def _no_lookalikes(cls, value: Any, info: ValidationInfo) -> Any:
         # Pydantic would take true as 1 and "0.15" as 0.15; in a file both are mistakes.
         name = info.field_name or ""
-        if name in ("policy", "law", "oversized", "evidence"):
+        if name in ("policy", "law", "oversized", "client_fairness", "evidence"):
             return value
         if name in SPELLINGS.values():
             return checked(name, value)

@@ -80,6 +80,8 @@ class SloEngine(Engine):
         self.now_ms = 0.0
         self.late: set[int] = set()
         self.lost: Any = None
+        self.clients = self.random.choice([("",), ("",), ("a", "b", "c")])
+        self.own = self.random.random() < 0.3
 
     def one_pass(self) -> None:
         """As the base, with this policy's rules."""
@@ -121,6 +123,8 @@ class SloEngine(Engine):
             f"r{self.seq}", self.seq, self.pass_index, prompt, expected, priority=priority,
             retracted=retracted, arrival_ms=self.now_ms, produced_tokens=produced,
             max_new_tokens=produced + expected, retractions=retractions,
+            client=self.random.choice(self.clients),
+            ttft_slo_ms=self.random.choice([None, None, 100.0, 5000.0]) if self.own else None,
         )  # fmt: skip
         self.seq += 1
         self.waiting.append(info)
@@ -177,7 +181,7 @@ class SloEngine(Engine):
                     info.produced_tokens + info.expected_tokens - running.left,
                     info.max_new_tokens,
                     info.client,
-                    info.seq,
+                    info,
                 )
             )
 
@@ -226,7 +230,7 @@ class SloEngine(Engine):
         self._order_is_kept([grant.request for grant in grants])
 
     def _order_is_kept(self, order: list[RequestInfo]) -> None:
-        """Retracted first; among those in time, and among late ones, priority then arrival."""
+        """Retracted first; among late ones priority, and of each client arrival."""
         kinds = [info.retracted for info in order]
         assert kinds == sorted(kinds, reverse=True)
         fresh = [info for info in order if not info.retracted]
@@ -235,8 +239,11 @@ class SloEngine(Engine):
             [info for info in fresh if info.seq in late_now and not self._aged(info)],
             [info for info in fresh if info.seq in late_now and self._aged(info)],
         ):
-            keys = [(-info.priority, info.seq) for info in line]
-            assert keys == sorted(keys)
+            priorities = [-info.priority for info in line]
+            assert priorities == sorted(priorities)
+            for client in self.clients:
+                keys = [(-info.priority, info.seq) for info in line if info.client == client]
+                assert keys == sorted(keys)
 
     def _aged(self, info: RequestInfo) -> bool:
         return self.now_ms - info.arrival_ms >= self.config.late_after_ms
@@ -289,6 +296,7 @@ def test_two_ranks_decide_the_same(config: TwpConfig, traffic: Traffic, seed: in
                 request.expected_tokens, priority=request.priority, retracted=request.retracted,
                 arrival_ms=request.arrival_ms, max_new_tokens=request.max_new_tokens,
                 produced_tokens=request.produced_tokens, retractions=request.retractions,
+                client=request.client, ttft_slo_ms=request.ttft_slo_ms,
             )  # fmt: skip
             other.enqueue(twin)
 
@@ -298,7 +306,7 @@ def test_two_ranks_decide_the_same(config: TwpConfig, traffic: Traffic, seed: in
 
         def admitted(self, grant: Grant) -> None:
             super().admitted(grant)
-            other.admitted(grant._replace(request=twins.pop(grant.request.seq)))
+            other.admitted(grant._replace(request=twins[grant.request.seq]))
 
         def observe(self, sample: StepSample) -> None:
             super().observe(sample)
@@ -306,7 +314,8 @@ def test_two_ranks_decide_the_same(config: TwpConfig, traffic: Traffic, seed: in
 
         def finished(self, answer: FinishedAnswer) -> None:
             super().finished(answer)
-            other.finished(answer)
+            assert answer.request is not None
+            other.finished(answer._replace(request=twins[answer.request.seq]))
 
         def end_pass(self, *arguments: Any) -> None:
             super().end_pass(*arguments)
@@ -318,7 +327,10 @@ def test_two_ranks_decide_the_same(config: TwpConfig, traffic: Traffic, seed: in
             return chunk
 
         def decide(self, view: PassView) -> Decision:
-            mine, theirs = super().decide(view), other.decide(view)
+            rows = view.rows()
+            members = [twins[info.seq] for info in rows.requests if info is not None]
+            seen = rows._replace(requests=members)
+            mine, theirs = super().decide(view), other.decide(view._replace(rows=lambda: seen))
             assert mine.closed == theirs.closed
             assert [(g.request.seq, *g[1:]) for g in mine.grants] == [
                 (g.request.seq, *g[1:]) for g in theirs.grants

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import chain
 
+from twp_sglang.scheduling.client_turns import ClientTurns, TurnLine
 from twp_sglang.scheduling.request import RequestInfo
 
 CREDIT_MAX_TOKENS = 8192.0
@@ -38,28 +39,44 @@ class TtftLines:
         ttft_slo_ms: objective.
         late_after_ms: waiting time from which a late request may go first.
         late_share: share of the prompt tokens that may be spent on going first.
+        turns: counters by which clients take turns among equals; None knows no clients.
     """
 
-    def __init__(self, ttft_slo_ms: float, late_after_ms: float, late_share: float) -> None:
+    def __init__(
+        self,
+        ttft_slo_ms: float,
+        late_after_ms: float,
+        late_share: float,
+        turns: ClientTurns | None = None,
+    ) -> None:
         self._slo_ms = ttft_slo_ms
         self._aging_ms = late_after_ms
         self._share = late_share
         self._fresh: dict[int, RequestInfo] = {}
         self._fresh_tokens = 0
-        self._priorities: set[int] = set()
+        self._turns = turns
+        self._fresh_seats = TurnLine(turns)
+        self._late_seats = TurnLine(turns)
+        self._plain = True
+        """Whether arrival is the order of due dates: one priority, no objectives of their own."""
         self._late: list[tuple[_Key, RequestInfo]] = []
         self._found_late: list[RequestInfo] = []
         self.credit_tokens = 0.0
 
     def reconfigure(self, ttft_slo_ms: float, late_after_ms: float, late_share: float) -> None:
         """Other settings; who is late stays late, and so does the credit."""
-        self._slo_ms = ttft_slo_ms
+        self.objective_changed(ttft_slo_ms)
         self._aging_ms = late_after_ms
         self._share = late_share
 
     def objective_changed(self, ttft_slo_ms: float) -> None:
         """From now on another objective; who is late stays late."""
+        if ttft_slo_ms == self._slo_ms:
+            return
         self._slo_ms = ttft_slo_ms
+        self._fresh_seats = TurnLine(self._turns)
+        for request in self._fresh.values():
+            self._fresh_seats.add(self._due(request), request)
 
     @property
     def fresh(self) -> int:
@@ -80,18 +97,23 @@ class TtftLines:
         """A request arrives."""
         self._fresh[request.seq] = request
         self._fresh_tokens += request.prompt_tokens
-        self._priorities.add(request.priority)
+        self._fresh_seats.add(self._due(request), request)
+        first = next(iter(self._fresh.values()))
+        if request.priority != first.priority or request.ttft_slo_ms is not None:
+            self._plain = False
 
     def discard(self, request: RequestInfo) -> None:
         """A request left, admitted or not; unknown ones are ignored."""
         if self._fresh.pop(request.seq, None) is not None:
             self._fresh_tokens -= request.prompt_tokens
+            self._fresh_seats.discard(self._due(request), request)
             if not self._fresh:
-                self._priorities.clear()
+                self._plain = True
             return
         place = self._place(request)
         if place is not None:
             del self._late[place]
+            self._late_seats.discard(_key(request), request)
 
     def is_late(self, request: RequestInfo) -> bool:
         """Whether it stands in the late line."""
@@ -121,7 +143,7 @@ class TtftLines:
         aged = self._aged(now_ms)
         fresh = self._feasible(start_ms, tokens_per_ms)
         first = {request.seq for request in aged}
-        rest = (request for _, request in self._late if request.seq not in first)
+        rest = (request for request in self._late_seats.in_turn() if request.seq not in first)
         # Those found late in this very pass come last: they join the line at its end.
         return chain(aged, fresh, rest, list(self._found_late))
 
@@ -130,7 +152,9 @@ class TtftLines:
         for request in self._found_late:
             if self._fresh.pop(request.seq, None) is not None:
                 self._fresh_tokens -= request.prompt_tokens
+                self._fresh_seats.discard(self._due(request), request)
                 insort(self._late, (_key(request), request), key=lambda entry: entry[0])
+                self._late_seats.add(_key(request), request)
         self._found_late = []
 
     def _aged(self, now_ms: float) -> list[RequestInfo]:
@@ -147,12 +171,10 @@ class TtftLines:
         self._found_late = []
         if not self._fresh:
             return iter(())
-        line: Iterator[RequestInfo] = iter(self._fresh.values())
-        if len(self._priorities) > 1:
-            line = iter(sorted(self._fresh.values(), key=_key))
-        else:
+        line = self._fresh_seats.in_turn()
+        if self._plain:
             oldest = next(iter(self._fresh.values()))
-            if start_ms + self._fresh_tokens / tokens_per_ms <= oldest.arrival_ms + self._slo_ms:
+            if start_ms + self._fresh_tokens / tokens_per_ms <= self._due_ms(oldest):
                 return line
         return self._walk(list(line), start_ms, tokens_per_ms)
 
@@ -160,20 +182,32 @@ class TtftLines:
         self, line: list[RequestInfo], start_ms: float, tokens_per_ms: float
     ) -> Iterator[RequestInfo]:
         tokens = 0
-        longest: list[tuple[int, int, RequestInfo]] = []
+        # Each client makes way for itself: with turns, one that sends too much does not push
+        # another one's requests into the late line.
+        longest: dict[str, list[tuple[int, int, RequestInfo]]] = {}
         dropped: set[int] = set()
         for request in line:
             tokens += request.prompt_tokens
-            heappush(longest, (-request.prompt_tokens, request.seq, request))
-            if start_ms + tokens / tokens_per_ms > request.arrival_ms + self._slo_ms:
+            client = "" if self._turns is None else request.client
+            own = longest.setdefault(client, [])
+            heappush(own, (-request.prompt_tokens, request.seq, request))
+            if start_ms + tokens / tokens_per_ms > self._due_ms(request):
                 # Of equally long ones the oldest: the count is the same, and those who stay
                 # have the most time left instead of being served at the very deadline.
-                _, _, worst = heappop(longest)
+                _, _, worst = heappop(own)
                 tokens -= worst.prompt_tokens
                 dropped.add(worst.seq)
                 self._found_late.append(worst)
         self._found_late.sort(key=_key)
         return (request for request in line if request.seq not in dropped)
+
+    def _due_ms(self, request: RequestInfo) -> float:
+        """When its first token is due."""
+        return request.arrival_ms + (request.ttft_slo_ms or self._slo_ms)
+
+    def _due(self, request: RequestInfo) -> tuple[float, ...]:
+        """Larger priority first, then what is due first, then arrival."""
+        return (-request.priority, self._due_ms(request), request.seq)
 
     def _place(self, request: RequestInfo) -> int | None:
         place = bisect_left(self._late, _key(request), key=lambda entry: entry[0])

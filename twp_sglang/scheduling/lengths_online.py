@@ -29,6 +29,7 @@ from twp_sglang.scheduling.length_bins import (
     prompt_classes,
 )
 from twp_sglang.scheduling.length_calibration import LengthCalibration
+from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.survival import SurvivalCurves
 
 TRUSTED_AFTER = 64.0
@@ -50,8 +51,8 @@ class FinishedAnswer(NamedTuple):
     max_new_tokens: int
     """Its own limit; an answer that reached it was cut."""
     client: str = ""
-    seq: int = -1
-    """Arrival number of its last stay; -1 where unknown."""
+    request: RequestInfo | None = None
+    """What was known of it in its last stay."""
     aborted: bool = False
     """Somebody else ended it: its length says how long it was at least."""
 

@@ -19,6 +19,7 @@ class RequestInfo:
         produced_tokens: output tokens that it had when it joined.
         retractions: how often it lost its memory so far.
         preemptions: how often it made way for a higher priority so far.
+        charged_tokens: of its output, what its client has been charged for.
         length_class: number that a policy files its output length under.
         priority: larger goes first; 0 where the engine has no priorities.
         retracted: it was running and lost its memory.
@@ -31,6 +32,7 @@ class RequestInfo:
         "arrival_ms",
         "arrival_pass",
         "cached_tokens",
+        "charged_tokens",
         "client",
         "expected_tokens",
         "handle",
@@ -69,6 +71,7 @@ class RequestInfo:
         produced_tokens: int = 0,
         retractions: int = 0,
         preemptions: int = 0,
+        charged_tokens: int = 0,
     ) -> None:
         self.rid = rid
         self.seq = seq
@@ -89,6 +92,7 @@ class RequestInfo:
         self.produced_tokens = produced_tokens
         self.retractions = retractions
         self.preemptions = preemptions
+        self.charged_tokens = charged_tokens
         self.length_class = 0
         self.slot = -1
 

@@ -116,6 +116,7 @@ class PolicyDriver:
             max_new_tokens=request.max_new_tokens,
             produced_tokens=request.produced,
             retractions=request.retractions,
+            charged_tokens=0 if request.info is None else request.info.charged_tokens,
         )
         self._next_seq += 1
         if self.steers and not retracted:
@@ -145,7 +146,7 @@ class PolicyDriver:
                     request.produced,
                     request.max_new_tokens,
                     info.client,
-                    info.seq,
+                    info,
                 )
             )
 

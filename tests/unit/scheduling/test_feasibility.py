@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_builders import request
 
+from twp_sglang.scheduling.client_turns import ClientTurns
 from twp_sglang.scheduling.feasibility import CREDIT_MAX_TOKENS, TtftLines
 from twp_sglang.scheduling.request import RequestInfo
 
@@ -153,3 +154,111 @@ def test_no_choice_has_fewer_late(jobs: list[tuple[int, int]], start: int) -> No
     )
     assert of.fresh == best
     assert of.fresh + of.late == len(queue)
+
+
+def of_client(seq: int, tokens: int, client: str, **attributes: object) -> RequestInfo:
+    return request(seq, prompt_tokens=tokens, client=client, **attributes)
+
+
+def with_turns(*requests: RequestInfo, slo_ms: float = 100.0) -> tuple[TtftLines, ClientTurns]:
+    turns = ClientTurns()
+    made = TtftLines(slo_ms, late_after_ms=1000.0, late_share=0.1, turns=turns)
+    for one in requests:
+        turns.arrived(one)
+        made.add(one)
+    return made, turns
+
+
+def test_each_request_is_judged_by_its_own_due_date() -> None:
+    hasty = request(2, prompt_tokens=30, ttft_slo_ms=40.0)
+    of = lines(prompt(0, 30), prompt(1, 30), hasty)
+    assert order(of) == [2, 0, 1], "due first"
+    patient = request(0, prompt_tokens=90, ttft_slo_ms=500.0)
+    of = lines(patient, prompt(1, 60), prompt(2, 30))
+    assert order(of) == [1, 2, 0]
+    of.commit()
+    assert of.late == 0, "the patient one is in time at 180 ms"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 60), st.sampled_from([None, 20.0, 100.0, 300.0])),
+        min_size=1, max_size=7,
+    )
+)  # fmt: skip
+def test_with_own_due_dates_too_the_fewest_are_late(
+    requests: list[tuple[int, float | None]],
+) -> None:
+    made = [
+        request(seq, prompt_tokens=tokens, ttft_slo_ms=own)
+        for seq, (tokens, own) in enumerate(requests)
+    ]
+    of = lines(*made)
+    order(of)
+    of.commit()
+
+    def in_time(chosen: tuple[RequestInfo, ...]) -> bool:
+        tokens = 0
+        for one in sorted(chosen, key=lambda each: each.ttft_slo_ms or 100.0):
+            tokens += one.prompt_tokens
+            if tokens > (one.ttft_slo_ms or 100.0):
+                return False
+        return True
+
+    most = max(size for size in range(len(made) + 1) if any(map(in_time, combinations(made, size))))
+    assert of.fresh == most
+
+
+def test_of_those_in_time_the_client_served_least_goes_first() -> None:
+    asked = [of_client(0, 10, "a"), of_client(1, 10, "a"), of_client(2, 10, "b")]
+    of, turns = with_turns(*asked)
+    assert order(of) == [0, 2, 1], "equal counters: the earlier one, then turns"
+    turns.served_prompt(of_client(9, 500, "a"))
+    assert order(of) == [2, 0, 1]
+
+
+def test_who_sends_too_much_is_late_alone() -> None:
+    flood = [of_client(seq, 30, "flood") for seq in range(10)]
+    # It came last and is the longest; in order of arrival it could not be in time.
+    of, _ = with_turns(*flood, of_client(10, 35, "other"))
+    assert order(of)[:2] == [10, 7] or 10 in order(of)[:3]
+    of.commit()
+    assert not of.is_late(of._fresh[10])
+    assert of.late == 8
+    plain = lines(*flood, of_client(10, 35, "other"))
+    order(plain)
+    plain.commit()
+    assert 10 not in plain._fresh
+
+
+def test_late_ones_take_turns_as_well() -> None:
+    of, turns = with_turns(*(of_client(seq, 500, "a") for seq in range(3)), of_client(3, 600, "b"))
+    order(of)
+    of.commit()
+    assert of.late == 4
+    assert order(of) == [0, 3, 1, 2]
+    turns.served_prompt(of_client(9, 5000, "a"))
+    assert order(of) == [3, 0, 1, 2]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 120), st.integers(0, 2), st.sampled_from([None, 50.0, 200.0])),
+        max_size=12,
+    ),
+    st.floats(0.0, 150.0),
+)  # fmt: skip
+def test_a_single_client_is_served_as_without_turns(
+    requests: list[tuple[int, int, float | None]], now_ms: float
+) -> None:
+    made = [
+        request(seq, prompt_tokens=tokens, priority=priority, ttft_slo_ms=own, arrival_ms=seq)
+        for seq, (tokens, priority, own) in enumerate(requests)
+    ]
+    of, _ = with_turns(*made)
+    plain = lines(*made)
+    for _ in range(2):
+        assert order(of, now_ms) == order(plain, now_ms)
+        of.commit()
+        plain.commit()
+    assert of.late == plain.late

@@ -216,6 +216,29 @@ def test_who_lost_its_memory_twice_must_fit_with_its_whole_limit() -> None:
     assert seqs(policy.decide(view(batch=0))) == [0], "and alone, the other does"
 
 
+def test_the_client_served_least_goes_first() -> None:
+    policy = slo()
+    there = view(kv_free_tokens=10**6, kv_capacity_tokens=10**6)
+    for seq, client in enumerate(("a", "a", "b")):
+        policy.enqueue(request(seq, client=client))
+    decision = policy.decide(there)
+    assert seqs(decision) == [0, 2, 1]
+    policy.admitted(decision.grants[0])
+    assert seqs(policy.decide(there)) == [2, 1]
+    # What a's request produces counts twice; b's single prompt is soon made up for.
+    policy.enqueue(request(3, client="b", prompt_tokens=100))
+    policy.admitted(policy.decide(there).grants[0])
+    running = [decision.grants[0].request]
+    none = np.zeros(1, dtype=np.int64)
+    rows = ActiveRows(running, none, none, none + 60)
+    assert seqs(policy.decide(there._replace(rows=lambda: rows))) == [3, 1]
+    assert policy.snapshot()["client_service_spread"] == 10 + 2 * 60 - 10
+    off = slo(client_fairness="off")
+    for seq, client in enumerate(("a", "a", "b")):
+        off.enqueue(request(seq, client=client))
+    assert seqs(off.decide(there)) == [0, 1, 2]
+
+
 def test_the_longest_gap_after_a_retraction() -> None:
     policy = slo()
     policy.enqueue(request(0, retracted=True, prompt_tokens=300, arrival_ms=1000.0))

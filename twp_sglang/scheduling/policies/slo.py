@@ -20,6 +20,7 @@ from math import inf
 from typing import Any
 
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.client_turns import ClientTurns
 from twp_sglang.scheduling.decision import (
     NOBODY_WAITS,
     ClosedReason,
@@ -55,7 +56,10 @@ class Slo(Policy):
         self._chunk_limit = config.chunk_tokens
         self._warmup = config.warmup_steps
         self.model = OnlineStepModel(config)
-        self.lines = TtftLines(self.objectives.ttft_ms, config.late_after_ms, config.late_share)
+        self.turns = ClientTurns() if config.client_fairness == "on" else None
+        self.lines = TtftLines(
+            self.objectives.ttft_ms, config.late_after_ms, config.late_share, self.turns
+        )
         self.rate = PrefillRate()
         self.memory = MemoryGuard(config)
         self._load = ActiveLoad(0, 0)
@@ -92,13 +96,15 @@ class Slo(Policy):
         """Joins the queue; fresh ones also the lines by TTFT."""
         super().enqueue(request)
         self.memory.enqueued(request)
+        if self.turns is not None:
+            self.turns.arrived(request)
         if not request.retracted:
             self.lines.add(request)
 
     def withdraw(self, request: RequestInfo) -> None:
         """Left unserved."""
         super().withdraw(request)
-        self.lines.discard(request)
+        self._left(request)
 
     def admitted(self, grant: Grant) -> None:
         """Taken; pays or earns the credit of aged requests."""
@@ -108,17 +114,26 @@ class Slo(Policy):
         else:
             aged = self.lines.goes_first(request, self._now_ms)
             self.lines.spent(request.prompt_tokens, aged=aged)
-            self.lines.discard(request)
+            if self.turns is not None and not request.preemptions:
+                self.turns.served_prompt(request)
+        self._left(request)
         super().admitted(grant)
 
     def taken(self, request: RequestInfo, *, agreed: bool = False) -> None:
         """Taken by the engine on its own."""
-        self.lines.discard(request)
+        self._left(request)
         super().taken(request, agreed=agreed)
 
+    def _left(self, request: RequestInfo) -> None:
+        self.lines.discard(request)
+        if self.turns is not None:
+            self.turns.left(request)
+
     def finished(self, answer: FinishedAnswer) -> None:
-        """Teaches the output lengths."""
+        """Teaches the output lengths; the client is charged for what it was not yet."""
         self.memory.finished(answer)
+        if self.turns is not None and answer.request is not None:
+            self.turns.served_output(answer.request, answer.output_tokens)
 
     # ---------------------------------------------------------------- measurement
 
@@ -152,6 +167,8 @@ class Slo(Policy):
         self._pass_index = view.pass_index
         if not len(queue):
             return NOBODY_WAITS
+        if self.turns is not None and self.turns.several:
+            self.turns.served_rows(view.rows())
         kv = _kv_held(view)
         open_to_rows = view.batch == 0 or self.model.admits(view.batch, kv)
         if not queue.retracted and not open_to_rows:
@@ -271,6 +288,7 @@ class Slo(Policy):
             "late": self.lines.late,
             "late_credit_tokens": self.lines.credit_tokens,
             **self.memory.snapshot(),
+            **({} if self.turns is None else self.turns.snapshot()),
             **self.model.snapshot(),
         }
 

@@ -1,0 +1,220 @@
+"""Whose turn it is: virtual token counters of the clients (VTC, Sheng et al., OSDI 2024).
+
+Each client has a counter of the service it got,
+
+    counter = INPUT_WEIGHT * prompt tokens + OUTPUT_WEIGHT * produced tokens
+
+and of requests that are equal otherwise, that of the client with the smallest counter goes
+first. A client that comes back from having nothing to do is lifted to the smallest counter
+among those who wait (or that of the client that left last), so that nobody saves up turns.
+Two clients who always have somebody waiting then differ by at most twice
+max(INPUT_WEIGHT * longest prompt, OUTPUT_WEIGHT * tokens that the batch can hold), and by
+what the batch produces between two looks at it.
+
+Requests that name no client are one client together; with a single client the order is the
+one there would be without this.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+import numpy as np
+
+from twp_sglang.scheduling.active_rows import ActiveRows, Tokens
+from twp_sglang.scheduling.request import RequestInfo
+
+INPUT_WEIGHT = 1.0
+OUTPUT_WEIGHT = 2.0
+"""The paper's weights, from the prices that providers ask."""
+
+MAX_CLIENTS = 1024
+"""Counters kept of clients that have nobody waiting; the one that came longest ago makes way
+and starts from the lift when it returns."""
+
+_NEVER = 2**62
+
+_Key = tuple[float, ...]
+
+
+class ClientTurns:
+    """The counters. Clients with somebody waiting are always known."""
+
+    def __init__(self) -> None:
+        # In the order of their last arrival, oldest first.
+        self._counters: dict[str, float] = {}
+        self._waiting: dict[str, int] = {}
+        self._inside: set[int] = set()
+        self._left_last = 0.0
+        self._ledger: _Ledger | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one client is known, so that turns mean something."""
+        return len(self._counters) > 1
+
+    def counter(self, client: str) -> float:
+        """Service of ``client`` so far, weighted tokens."""
+        return self._counters.get(client, 0.0)
+
+    def arrived(self, request: RequestInfo) -> None:
+        """A request joined the queue."""
+        client = request.client
+        self._inside.add(request.seq)
+        counter = self._counters.pop(client, 0.0)
+        if client not in self._waiting:
+            others = [self._counters[name] for name in self._waiting]
+            counter = max(counter, min(others) if others else self._left_last)
+        self._counters[client] = counter
+        self._waiting[client] = self._waiting.get(client, 0) + 1
+        if len(self._counters) > MAX_CLIENTS:
+            idle = next((name for name in self._counters if name not in self._waiting), None)
+            if idle is not None:
+                del self._counters[idle]
+
+    def left(self, request: RequestInfo) -> None:
+        """A request left the queue, served or not; unknown ones are ignored."""
+        if request.seq not in self._inside:
+            return
+        self._inside.remove(request.seq)
+        client = request.client
+        self._waiting[client] -= 1
+        if not self._waiting[client]:
+            del self._waiting[client]
+            self._left_last = self._counters[client]
+
+    def served_prompt(self, request: RequestInfo) -> None:
+        """Its prompt was admitted, for the first time."""
+        self._charge(request.client, INPUT_WEIGHT * request.prompt_tokens)
+
+    def served_rows(self, rows: ActiveRows) -> None:
+        """Charge what the active requests have produced since they were last looked at; a
+        second look at the same rows charges nothing."""
+        ledger = self._ledger
+        if ledger is None or rows.requests is not ledger.requests:
+            self._close_ledger()
+            ledger = self._ledger = _Ledger(rows.requests)
+        for client, tokens in ledger.new_tokens(rows.produced_tokens):
+            self._charge(client, OUTPUT_WEIGHT * tokens)
+
+    def served_output(self, request: RequestInfo, produced_tokens: int) -> None:
+        """``request`` ended with so many tokens in all."""
+        self._close_ledger()
+        new = produced_tokens - request.charged_tokens
+        if new > 0:
+            request.charged_tokens = produced_tokens
+            self._charge(request.client, OUTPUT_WEIGHT * new)
+
+    def _close_ledger(self) -> None:
+        if self._ledger is not None:
+            self._ledger.write_back()
+            self._ledger = None
+
+    def _charge(self, client: str, service: float) -> None:
+        # A client that made way is lifted when it returns; until then nothing is kept of it.
+        if client in self._counters:
+            self._counters[client] += service
+
+    def snapshot(self) -> dict[str, Any]:
+        """JSON types only: the spread among those who wait tells whether turns work."""
+        waiting = [self._counters[name] for name in self._waiting]
+        return {
+            "clients": len(self._counters),
+            "clients_waiting": len(waiting),
+            "client_service_spread": max(waiting) - min(waiting) if waiting else 0.0,
+        }
+
+
+class _Ledger:
+    """What the active requests have been charged for, while they stay the same."""
+
+    def __init__(self, requests: Sequence[RequestInfo | None]) -> None:
+        self.requests = requests
+        self._clients: dict[str, int] = {}
+        places = [
+            self._clients.setdefault("" if request is None else request.client, len(self._clients))
+            for request in requests
+        ]
+        self._places = np.array(places, dtype=np.intp)
+        # Whoever was not seen to arrive is never charged for.
+        charged = (_NEVER if request is None else request.charged_tokens for request in requests)
+        self._charged = np.fromiter(charged, dtype=np.int64, count=len(requests))
+
+    def new_tokens(self, produced: Tokens) -> list[tuple[str, float]]:
+        """Tokens produced and not charged for yet, by client; they are charged from now on."""
+        new = np.maximum(produced - self._charged, 0)
+        if not new.any():
+            return []
+        self._charged += new
+        sums = np.bincount(self._places, weights=new, minlength=len(self._clients)).tolist()
+        return [(client, sums[place]) for client, place in self._clients.items()]
+
+    def write_back(self) -> None:
+        """Let each request know what it was charged for."""
+        for request, charged in zip(self.requests, self._charged.tolist(), strict=True):
+            if request is not None:
+                request.charged_tokens = charged
+
+
+class TurnLine:
+    """A line in which clients take turns; those of one client keep the order of their keys.
+
+    Args:
+        turns: the counters; None makes everybody one client.
+    """
+
+    def __init__(self, turns: ClientTurns | None) -> None:
+        self._turns = turns
+        self._clients: dict[str, list[tuple[_Key, RequestInfo]]] = {}
+
+    def add(self, key: _Key, request: RequestInfo) -> None:
+        """Stand in line by ``key``, which begins with the priority (smaller goes first) and
+        ends with the arrival number."""
+        line = self._clients.setdefault(self._client(request), [])
+        insort(line, (key, request), key=_key_of)
+
+    def discard(self, key: _Key, request: RequestInfo) -> None:
+        """Leave the line; unknown requests are ignored."""
+        client = self._client(request)
+        line = self._clients.get(client, [])
+        place = bisect_left(line, key, key=_key_of)
+        if place < len(line) and line[place][1] is request:
+            del line[place]
+            if not line:
+                del self._clients[client]
+
+    def in_turn(self) -> Iterator[RequestInfo]:
+        """Everybody: by priority, then by turns, then by key. Changes nothing; the turn after
+        a request counts its prompt as served."""
+        turns = self._turns
+        if turns is None or len(self._clients) == 1:
+            for line in self._clients.values():
+                yield from (request for _, request in line)
+            return
+        heads = [
+            (line[0][0][0], turns.counter(client), line[0][0], client, 0)
+            for client, line in self._clients.items()
+        ]
+        heapify(heads)
+        while heads:
+            _, counter, _, client, place = heads[0]
+            line = self._clients[client]
+            request = line[place][1]
+            yield request
+            place += 1
+            if place == len(line):
+                heappop(heads)
+                continue
+            counter += INPUT_WEIGHT * request.prompt_tokens
+            key = line[place][0]
+            heapreplace(heads, (key[0], counter, key, client, place))
+
+    def _client(self, request: RequestInfo) -> str:
+        return "" if self._turns is None else request.client
+
+
+def _key_of(entry: tuple[_Key, RequestInfo]) -> _Key:
+    return entry[0]
