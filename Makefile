@@ -71,6 +71,9 @@ profile: setup ## time the steps of a decoder (FlashInfer on a GPU), fit the ste
 	@mkdir -p out
 	$(RUN) -m twp_sglang.profile_step $(if $(filter cuda,$(ENGINE)),--model llama-3.2-3b --backend flashinfer,--model tiny --backend sdpa) --out out/step.json $(ARGS)
 
+docs: setup ## build the documentation site into out/site
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
 doctor: setup ## say what this machine has, what fits, and what does not
 	$(RUN) -m twp_sglang.doctor $(ARGS)
 
