@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from patches.sglang_0_5.versions import EMULATION_TABLES, TABLES, Verdict, judge
+from patches.sglang_0_5.versions import EMULATION_TABLES, HTTP_TABLES, TABLES, Verdict, judge
 from patches.sources import InstalledSource, Source, SourceError, WheelSource
 
 
@@ -32,23 +32,25 @@ def main(argv: list[str] | None = None) -> int:
         source: Source = (
             WheelSource(arguments.wheel) if arguments.wheel is not None else InstalledSource()
         )
-        verdict = judge(source, EMULATION_TABLES if arguments.emulation else TABLES)
+        asked = (EMULATION_TABLES,) if arguments.emulation else (TABLES, HTTP_TABLES)
+        verdicts = [judge(source, tables) for tables in asked]
     except SourceError as error:
         print(f"patches: {error}", file=sys.stderr)
         return 2
-    print(_as_json(verdict) if arguments.json else _as_text(verdict))
-    return 0 if verdict.ok else 1
+    print(_as_json(verdicts) if arguments.json else _as_text(verdicts))
+    return 0 if all(verdict.ok for verdict in verdicts) else 1
 
 
-def _as_text(verdict: Verdict) -> str:
+def _as_text(verdicts: list[Verdict]) -> str:
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
     lines = [
         f"{'ok  ' if finding.ok else 'FAIL'}  {finding.target}: {finding.detail}"
-        for finding in verdict.findings
+        for finding in findings
     ]
+    verdict = verdicts[0]
     table = verdict.table
     lines.append(
-        f"sglang {verdict.version}: {sum(f.ok for f in verdict.findings)} of "
-        f"{len(verdict.findings)} hooks fit"
+        f"sglang {verdict.version}: {sum(f.ok for f in findings)} of {len(findings)} hooks fit"
     )
     if not verdict.tried:
         lines.append(
@@ -57,13 +59,13 @@ def _as_text(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def _as_json(verdict: Verdict) -> str:
-    hooks = {hook.target: hook for hook in verdict.table.hooks}
+def _as_json(verdicts: list[Verdict]) -> str:
+    hooks = {hook.target: hook for verdict in verdicts for hook in verdict.table.hooks}
     return json.dumps(
         {
-            "sglang": verdict.version,
-            "ok": verdict.ok,
-            "tried": verdict.tried,
+            "sglang": verdicts[0].version,
+            "ok": all(verdict.ok for verdict in verdicts),
+            "tried": all(verdict.tried for verdict in verdicts),
             "hooks": [
                 {
                     **finding._asdict(),
@@ -72,6 +74,7 @@ def _as_json(verdict: Verdict) -> str:
                     "why": hooks[finding.target].why,
                     "until": hooks[finding.target].until,
                 }
+                for verdict in verdicts
                 for finding in verdict.findings
             ],
         },

@@ -30,7 +30,7 @@ Answer = dict[str, Any]
 def answer(runtime: Runtime | None, scheduler: Any, question: Question) -> Answer:
     """Answer ``question``; faults become ``{"fault": reason}``."""
     if runtime is None:
-        return {"id": question.get("id"), "fault": "TWP is not installed in this process"}
+        return {"id": question.get("id"), "replica": 0, "fault": "TWP is not installed here"}
     try:
         said = _ANSWERS[question["ask"]](runtime, scheduler, question)
     except OptionsError as error:
@@ -38,17 +38,18 @@ def answer(runtime: Runtime | None, scheduler: Any, question: Question) -> Answe
     except Exception as error:
         logger.exception("TWP cannot answer %s; it goes on deciding", question.get("ask"))
         said = {"fault": f"{type(error).__name__}: {error}"}
-    return {"id": question.get("id"), **said}
+    return {"id": question.get("id"), "replica": runtime.replica, **said}
 
 
 def _state(runtime: Runtime, scheduler: Any, question: Question) -> Answer:
     state = runtime.state()
     state.pop("config", None)
+    told = question.get("after_step") or {}
     return {
         "state": {
             **state,
             "why": status_line(facts_of(state)),
-            "steps": runtime.recent.summary(int(question.get("after_step", -1)))._asdict(),
+            "steps": runtime.recent.summary(told.get(str(runtime.replica), -1))._asdict(),
         }
     }
 

@@ -66,6 +66,8 @@ class Runtime:
         exporter: Exporter | None = None,
     ) -> None:
         self.config = config
+        self.replica = ranks.dp_rank or 0
+        """Number of the data-parallel replica; 0 where there is one."""
         self.revision = 0
         """How often the configuration was changed."""
         self.chunk_tokens = chunk_tokens

@@ -92,7 +92,7 @@ def load_table(path: Path, flag: str) -> dict[str, Any]:
         raise OptionsError(f"{flag} {path}: cannot be read ({reason_of(error)})") from None
     try:
         loaded = (
-            json.loads(text, object_pairs_hook=_without_repeats)
+            json.loads(text, object_pairs_hook=object_without_repeats)
             if kind == "JSON"
             else tomllib.loads(text)
         )
@@ -106,7 +106,7 @@ def load_table(path: Path, flag: str) -> dict[str, Any]:
     return {name: value_of(value) if value in _UNSET else value for name, value in loaded.items()}
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; a key given twice is a mistake, as it is in TOML."""
     result = dict(pairs)
     if len(result) < len(pairs):

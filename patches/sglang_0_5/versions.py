@@ -10,6 +10,7 @@ from patches.sglang_0_5 import (
     construction,
     emulation,
     gate,
+    page_access,
     queueing,
     ranking,
     refusing,
@@ -52,6 +53,10 @@ TABLES = (
 EMULATION_TABLES = (HookTable("0.5.20", "0.5.23", emulation.HOOKS),)
 """Apart from the steering: a release that one fits and the other does not is served with the
 one that does."""
+
+
+HTTP_TABLES = (HookTable("0.5.20", "0.5.23", page_access.HOOKS),)
+"""Of the HTTP process, where the routes under /twp are served."""
 
 
 class Verdict(NamedTuple):

@@ -14,7 +14,7 @@ def modules_for(hooks: tuple[Hook, ...]) -> dict[str, str]:
     functions: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
     attributes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for hook in hooks:
-        module, owner, name = hook.target.rsplit(".", 2)
+        module, owner, name = place_of(hook)
         arguments = hook.signatures[0] if hook.signatures else "self"
         functions[module][owner][name] = arguments.replace("=", "=None")
         for read in hook.reads:
@@ -27,8 +27,15 @@ def modules_for(hooks: tuple[Hook, ...]) -> dict[str, str]:
     }
 
 
+def place_of(hook: Hook) -> tuple[str, str, str]:
+    """Module, class (empty where there is none) and name of a hook's target."""
+    module, owner, name = hook.target.rsplit(".", 2)
+    return (module, owner, name) if owner[0].isupper() else (f"{module}.{owner}", "", name)
+
+
 def _module_text(functions: dict[str, dict[str, str]], attributes: dict[str, set[str]]) -> str:
     lines = [f"{name} = None" for name in sorted(attributes.get("", ()))]
+    lines += [f"def {name}({given}): ..." for name, given in functions.get("", {}).items()]
     for owner in sorted({*functions, *attributes} - {""}):
         lines.append(f"class {owner}:")
         methods = functions.get(owner, {})

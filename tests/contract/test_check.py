@@ -12,13 +12,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from synthetic_wheels import modules_for, write_wheel
+from synthetic_wheels import modules_for, place_of, write_wheel
 
 from patches.__main__ import main
 from patches.contract import Hook
-from patches.sglang_0_5.versions import TABLES
+from patches.sglang_0_5.versions import HTTP_TABLES, TABLES
 
-HOOKS = TABLES[-1].hooks
+HOOKS = (*TABLES[-1].hooks, *HTTP_TABLES[-1].hooks)
 WHEELS = os.environ.get("TWP_SGLANG_WHEELS")
 
 
@@ -56,7 +56,7 @@ def test_a_tried_version_needs_no_note(
 def test_a_changed_signature_fails_and_is_named(
     tmp_path: Path, modules: dict[str, str], capsys: pytest.CaptureFixture[str], hook: Hook
 ) -> None:
-    module, _, name = hook.target.rsplit(".", 2)
+    module, _, name = place_of(hook)
     modules[module] = re.sub(
         rf"def {name}\((.*)\): \.\.\.", rf"def {name}(\1, a_new_one=None): ...", modules[module]
     )

@@ -9,9 +9,10 @@ import pytest
 from synthetic_wheels import modules_for, write_wheel
 
 from patches.__main__ import main
-from patches.sglang_0_5.versions import EMULATION_TABLES, TABLES
+from patches.sglang_0_5.versions import EMULATION_TABLES, HTTP_TABLES, TABLES
 
 HOOKS = EMULATION_TABLES[-1].hooks
+STEERING = (*TABLES[-1].hooks, *HTTP_TABLES[-1].hooks)
 WORKER = "sglang.srt.managers.tp_worker"
 WHEELS = os.environ.get("TWP_SGLANG_WHEELS")
 
@@ -26,7 +27,7 @@ def test_the_two_tables_are_judged_apart(
     wheel = write_wheel(tmp_path / "s.whl", modules_for(HOOKS))
     assert check(wheel, "--emulation") == 0
     assert check(wheel) == 1  # nothing of the steering is in it
-    steering = write_wheel(tmp_path / "t.whl", modules_for(TABLES[-1].hooks))
+    steering = write_wheel(tmp_path / "t.whl", modules_for(STEERING))
     assert check(steering) == 0
     assert check(steering, "--emulation") == 1
     assert "forward_batch_generation" in capsys.readouterr().out

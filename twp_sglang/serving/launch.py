@@ -95,7 +95,10 @@ def _serve_stock(argv: list[str]) -> int:
 def _serve(asked: options.Options) -> int:
     """Serve with hooks: TWP's, those of the emulated engine, or both."""
     from patches import fault_injection
+    from patches.http.install import add_routes, announce
+    from patches.install import ProofError
     from patches.process import Payload, entry_for
+    from patches.sglang_0_5.versions import HTTP_TABLES
 
     try:
         fault_injection.requested()
@@ -110,6 +113,8 @@ def _serve(asked: options.Options) -> int:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
+    http_hooks = HTTP_TABLES[-1]
+    announce(http_hooks)
     load_plugins()
     try:
         engine_argv = emulation.with_model(asked.engine_argv) if emulates else asked.engine_argv
@@ -160,11 +165,17 @@ def _serve(asked: options.Options) -> int:
     )
     try:
         arguments.resolve_once()
+        if steers:
+            absent = add_routes(http_hooks, arguments)
+            logger.warning("TWP: %s", absent or "live page at /twp, configuration at /twp/config")
         from sglang.srt.entrypoints.http_server import launch_server
 
         launch_server(arguments, run_scheduler_process_func=entry_for(payload))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except ProofError as error:
+        print(f"twp: /twp cannot be served: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except RuntimeError as error:
         # SGLang's word for a scheduler that died; the process itself has said why.
         if "scheduler" not in str(error).lower():
@@ -178,11 +189,12 @@ def _serve(asked: options.Options) -> int:
 
 def _hooks_fit(steers: bool, emulates: bool) -> bool:
     """Whether the installed SGLang takes the hooks that were asked for; says so if not."""
-    from patches.sglang_0_5.versions import EMULATION_TABLES, TABLES, judge
+    from patches.sglang_0_5.versions import EMULATION_TABLES, HTTP_TABLES, TABLES, judge
     from patches.sources import InstalledSource, SourceError
 
     for wanted, tables, whose, check, way_out in (
         (steers, TABLES, "TWP's", "check", ", or serve with --twp-policy off"),
+        (steers, HTTP_TABLES, "the live page's", "check", ", or serve with --twp-policy off"),
         (emulates, EMULATION_TABLES, "the emulated engine's", "check --emulation", ""),
     ):
         if not wanted:

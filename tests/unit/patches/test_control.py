@@ -34,7 +34,7 @@ class Desk:
         question = questions.asked(questions.written({"ask": kind, "id": 1, **fields}))
         assert question is not None
         said = control.answer(self.runtime, self.scheduler, question)
-        assert said.pop("id") == 1
+        assert (said.pop("id"), said.pop("replica")) == (1, 0)
         # What travels is JSON.
         answer: dict[str, Any] = json.loads(json.dumps(said, allow_nan=False))
         return answer
@@ -124,7 +124,7 @@ def test_steps_are_told_once_to_whoever_remembers_the_last() -> None:
     desk = Desk()
     for step in range(4):
         desk.runtime.recent.add(StepSample(step, "decode", 10.0, 2, 0, 100), None)
-    assert desk.ask("state", after_step=1)["state"]["steps"]["steps"] == 2
+    assert desk.ask("state", after_step={"0": 1})["state"]["steps"]["steps"] == 2
 
 
 def test_a_waiting_request_is_explained() -> None:

@@ -1,0 +1,1 @@
+"""TWP's routes on SGLang's own HTTP server: configuration, state, explanations, live page."""
