@@ -38,7 +38,6 @@ def add_routes(table: HookTable, arguments: Any) -> str | None:
     prove(table.hooks)
     from sglang.srt.entrypoints import http_server
     from sglang.srt.managers.tokenizer_control_mixin import _COMMUNICATOR_SPECS
-
     from sglang.srt.utils.auth import AuthLevel, _get_auth_level_from_app_and_scope
 
     from patches.http.routes import PREFIX, router

@@ -133,15 +133,15 @@ def _window(facts: Facts, expected_tokens: int | None) -> str:
         )
     if load is None or window is None:
         return "the token window is full"
+    owed = f"those who run still owe {load:,.0f} output tokens"
+    if load > window:
+        return f"{owed}, which is more than the window of {window:,.0f} already"
     adds = (
         "the next one would add"
         if expected_tokens is None
         else (f"the next one would add {expected_tokens:,},")
     )
-    return (
-        f"those who run still owe {load:,.0f} output tokens, and {adds} more than the window of "
-        f"{window:,.0f} takes"
-    )
+    return f"{owed}, and {adds} more than the window of {window:,.0f} takes"
 
 
 def _memory(facts: Facts, expected_tokens: int | None) -> str:

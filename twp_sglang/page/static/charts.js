@@ -3,6 +3,8 @@
 import { brief } from "./words.js";
 
 const SPAN_S = 300;
+const SPAN_MIN_S = 60;
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Chart {
@@ -47,7 +49,8 @@ export class Chart {
     this.states = states;
     const columns = this.series.map((one) => states.map((state) => number(state && one.value(state))));
     const used = columns.map((column) => column.some((value) => value != null));
-    const any = used.includes(true);
+    // A bound alone is nothing to look at.
+    const any = this.series.some((one, index) => used[index] && !one.dash);
     this.nothing.hidden = any;
     this.host.hidden = !any;
     this.data = [times, ...columns];
@@ -56,7 +59,8 @@ export class Chart {
       if (!this.plot) this.build();
       const now = times.at(-1);
       this.plot.setData(this.data, false);
-      this.plot.setScale("x", { min: now - SPAN_S, max: now });
+      const span = Math.min(SPAN_S, Math.max(SPAN_MIN_S, now - times[0]));
+      this.plot.setScale("x", { min: now - span, max: now });
     }
     this.tell();
   }
@@ -72,8 +76,8 @@ export class Chart {
         cursor: { sync: { key: "twp" }, drag: { setScale: false, x: false, y: false }, points: { size: 6 } },
         scales: { x: { time: true, auto: false }, y: { range: (u, low, high) => this.range(high) } },
         axes: [
-          { ...axis, grid, space: 70, size: 26 },
-          { ...axis, grid, size: 52, splits: undefined, values: (u, splits) => splits.map(brief) },
+          { ...axis, grid, space: 90, size: 24, values: (u, splits) => splits.map((at) => clock.format(1000 * at)) },
+          { ...axis, grid, size: 52, values: (u, splits) => splits.map(brief) },
         ],
         series: [
           {},

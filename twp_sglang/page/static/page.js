@@ -6,11 +6,13 @@ import { brief, count, reason, share } from "./words.js";
 
 const KEPT = 600;
 const BASE = "twp";
+const SPEAK_EVERY_MS = 20000;
 const by = (id) => document.getElementById(id);
 
 const looks = [];
 let chosen = 0;
 let revision = null;
+let spoken = { kind: "", at: 0 };
 
 const limit = (state) => state.itl_slo_ms ?? state.itl_target_ms ?? null;
 const used = (state) => (state.kv_free == null ? null : 100 * (1 - state.kv_free));
@@ -117,8 +119,12 @@ function kindOf(state) {
 
 function say(kind, text) {
   by("why-card").dataset.kind = kind;
-  // Told again, a screen reader would read it again.
-  if (by("why").textContent !== text) by("why").textContent = text;
+  by("why").textContent = text;
+  // A screen reader hears of every change of kind, and of numbers now and then.
+  const now = performance.now();
+  if (kind === spoken.kind && now - spoken.at < SPEAK_EVERY_MS) return;
+  if (by("spoken").textContent !== text) by("spoken").textContent = text;
+  spoken = { kind, at: now };
 }
 
 function whys(all, state) {
@@ -255,6 +261,7 @@ function line(name, value, className) {
 
 function connect() {
   by("key-form").hidden = true;
+  mode("waiting", "connecting");
   follow(`${BASE}/events`, {
     past(all) {
       looks.length = 0;
