@@ -38,6 +38,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "analysis.fidelity": ("decisions", "latency"),
     "tools.structure": (),
     "tools.flags_reference": (),
+    "tools.metrics_reference": (),
+    "tools.pictures": (),
 }
 """Modules for ``python -m``, with their sub-commands."""
 

@@ -76,7 +76,7 @@ def _files() -> list[str]:
     others = [a for a in parser()._actions if a.dest not in TwpConfig.model_fields]
     return [
         *("### Files and spellings", "", "| flag | value | meaning |", "|---|---|---|"),
-        *(f"| `{a.option_strings[0]}` | {_cell(a.metavar)} | {_help(a)} |" for a in others),
+        *(f"| `{a.option_strings[0]}` | {cell(a.metavar)} | {_help(a)} |" for a in others),
         "",
     ]
 
@@ -98,9 +98,9 @@ def _sections() -> dict[str, list[str]]:
 def _field_row(name: str, field: FieldInfo) -> str:
     flags = [flag_of(name), *(flag_of(s) for s, target in SPELLINGS.items() if target == name)]
     default = "unset" if field.default is None else f"`{field.default}`"
-    meaning = _cell(field.description or "")
+    meaning = cell(field.description or "")
     shown = " ".join(f"`{flag}`" for flag in flags)
-    return f"| {shown} | `{name}` | {_cell(_values(field))} | {default} | {meaning} |"
+    return f"| {shown} | `{name}` | {cell(_values(field))} | {default} | {meaning} |"
 
 
 def _values(field: FieldInfo) -> str:
@@ -129,13 +129,13 @@ def _command(command: str, sub: str | None) -> list[str]:
     shown = [a for a in found._actions if not isinstance(a, argparse._HelpAction)]
     lines = [f"### {command} {sub}", ""] if sub else []
     if found.description:
-        lines += [_cell(found.description.strip().split("\n\n")[0]), ""]
+        lines += [cell(found.description.strip().split("\n\n")[0]), ""]
     rows = []
     for action in shown:
         if isinstance(action, argparse._SubParsersAction) or action.help is argparse.SUPPRESS:
             continue
         name = ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{_metavar(action)}`"
-        value = _cell(_metavar(action)) if action.option_strings and action.nargs != 0 else ""
+        value = cell(_metavar(action)) if action.option_strings and action.nargs != 0 else ""
         rows.append(f"| {name} | {value} | {_help(action)} |")
     if rows:
         lines += ["| flag | value | meaning |", "|---|---|---|", *rows]
@@ -151,10 +151,10 @@ def _metavar(action: argparse.Action) -> str:
 
 def _help(action: argparse.Action) -> str:
     text = (action.help or "").replace("%%", "%")
-    return _cell(text.replace("%(default)s", str(action.default)))
+    return cell(text.replace("%(default)s", str(action.default)))
 
 
-def _cell(text: object) -> str:
+def cell(text: object) -> str:
     """Text that stands in one cell of a table as it is."""
     one_line = " ".join(str(text or "").split())
     for mark in ("|", "<", "*", "_"):

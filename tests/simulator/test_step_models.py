@@ -164,6 +164,9 @@ def test_the_profile_of_a_calibration_is_taken(tmp_path: Path) -> None:
     assert source.model.step_ms(6, 1000, 100) == pytest.approx(28.0)
     assert source.profile is not None
     assert source.profile.kv_tokens == 5000
+    in_doubt = {"model": None, "predicts": terms.model_dump()}
+    path.write_text(json.dumps({**profile, "decode": in_doubt, "prefill_free_tokens": 80}))
+    assert step_source(str(path)).model.step_ms(6, 1000, 100) == pytest.approx(24.0)
     path.write_text(json.dumps({**profile, "decode": None}))
     with pytest.raises(ProfileError, match="could not fit a decode step time"):
         step_source(str(path))

@@ -103,10 +103,12 @@ def read_profile(path: Path) -> StepProfile:
 def _calibrated(profile: dict[str, Any], path: Path) -> dict[str, Any]:
     """The step terms of a calibration's profile."""
     decode = profile.get("decode")
-    model = decode.get("model") if isinstance(decode, dict) else None
+    # Where a knee is in doubt, what was measured is still described.
+    model = (decode.get("model") or decode.get("predicts")) if isinstance(decode, dict) else None
     if not isinstance(model, dict):
         raise ProfileError(
             f"step model {path}: this calibration could not fit a decode step time (its warnings "
             "say why); calibrate again with more batch sizes"
         )
-    return {**model, "prefill_ms_per_token": profile.get("prefill_ms_per_token")}
+    prompts = ("prefill_ms_per_token", "prefill_free_tokens")
+    return {**model, **{name: profile.get(name) for name in prompts}}

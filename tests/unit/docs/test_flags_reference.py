@@ -1,8 +1,8 @@
-"""docs/flags.md is what the code says."""
+"""docs/flags.md and docs/metrics.md are what the code says."""
 
 from __future__ import annotations
 
-from tools import flags_reference
+from tools import flags_reference, metrics_reference
 from tools.command_lines import COMMANDS, parser_of
 from twp_sglang.config import TwpConfig
 from twp_sglang.serving.options import flag_of
@@ -11,6 +11,11 @@ from twp_sglang.serving.options import flag_of
 def test_the_reference_is_up_to_date() -> None:
     text = flags_reference.DOCUMENT.read_text(encoding="utf-8")
     assert text == flags_reference.document(), "run python -m tools.flags_reference"
+
+
+def test_the_list_of_metrics_is_up_to_date() -> None:
+    text = metrics_reference.DOCUMENT.read_text(encoding="utf-8")
+    assert text == metrics_reference.document(), "run python -m tools.metrics_reference"
 
 
 def test_every_field_stands_in_one_section() -> None:
