@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+from documents import NAMES, read
+
+from patches.sglang_0_5.versions import TABLES
 from tools import flags_reference, metrics_reference
 from tools.command_lines import COMMANDS, parser_of
 from twp_sglang.config import TwpConfig
@@ -16,6 +21,12 @@ def test_the_reference_is_up_to_date() -> None:
 def test_the_list_of_metrics_is_up_to_date() -> None:
     text = metrics_reference.DOCUMENT.read_text(encoding="utf-8")
     assert text == metrics_reference.document(), "run python -m tools.metrics_reference"
+
+
+def test_documents_that_show_the_log_show_as_many_hooks_as_there_are() -> None:
+    count = len(TABLES[-1].hooks)
+    shown = {n for name in NAMES for n in re.findall(r"(\d+ of \d+) hooks proved", read(name))}
+    assert shown == {f"{count} of {count}"}
 
 
 def test_every_field_stands_in_one_section() -> None:
