@@ -146,6 +146,8 @@ class Runtime:
 
     def refusal(self, req: Any) -> Refusal | None:
         """Why ``req``, about to join SGLang's waiting queue, must not; None lets it in."""
+        # Who has left without a word must not count against the bounds of the queue.
+        self._agree(self._scheduler.waiting_queue)
         return self._door.refusal(req, self.config, self.pass_index, self._relay.now_ms)
 
     def enqueued(self, req: Any, retracted: bool) -> None:
@@ -169,6 +171,10 @@ class Runtime:
             if id(req) not in known:
                 self.enqueued(req, retracted=False)
 
+    def _agree(self, waiting_queue: list[Any]) -> None:
+        if len(waiting_queue) != len(self.policy.queue):
+            self.resync(waiting_queue)
+
     # ------------------------------------------------------------------- passes
 
     def begin_pass(self) -> None:
@@ -176,6 +182,9 @@ class Runtime:
         if self._scheduler.waiting_queue or not self._meter.last_pass_empty:
             # An idle engine spins; counting that would number steps by wall time.
             self.pass_index += 1
+        # SGLang asks for no order once its queue is empty; the last to leave it by an abort
+        # would be counted as waiting until somebody else came.
+        self._agree(self._scheduler.waiting_queue)
         self._grants.clear()
         self._decision = None
         self._load = None
@@ -187,8 +196,7 @@ class Runtime:
 
     def order(self, waiting_queue: list[Any], running_batch: Any) -> None:
         """Decide this pass and put the granted requests first, in their order."""
-        if len(waiting_queue) != len(self.policy.queue):
-            self.resync(waiting_queue)
+        self._agree(waiting_queue)
         decision = self._decide(running_batch)
         if not self.policy.enforces:
             return
