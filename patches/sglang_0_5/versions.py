@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from patches.contract import Finding, Hook, check
 from patches.sglang_0_5 import (
+    before_0_5_20,
     consensus,
     construction,
     emulation,
@@ -33,6 +34,19 @@ class HookTable(NamedTuple):
 
 
 TABLES = (
+    HookTable(
+        "0.5.17",
+        "0.5.17",
+        (
+            *construction.HOOKS,
+            *before_0_5_20.CONSENSUS,
+            *queueing.HOOKS,
+            *stepping.HOOKS,
+            *before_0_5_20.RANKING,
+            *before_0_5_20.GATE,
+            *reporting.HOOKS,
+        ),
+    ),
     HookTable(
         "0.5.20",
         "0.5.23",

@@ -66,6 +66,22 @@ def test_a_changed_signature_fails_and_is_named(
     assert any(hook.target in line and "a_new_one" in line for line in failed)
 
 
+def test_an_older_sglang_is_served_by_the_table_that_it_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = TABLES[0]
+    wheel = write_wheel(tmp_path / "s.whl", modules_for(older.hooks), older.last)
+    status, said = check(wheel, capsys)
+    assert status == 0
+    assert "SchedulerRequestReceiver._pull_raw_reqs: self" in said
+    assert "note" not in said
+    # What fits the newer table must not be served by the older: it would relay twice or never.
+    both = modules_for(older.hooks) | modules_for(HOOKS)
+    _, said = check(write_wheel(tmp_path / "t.whl", both), capsys)
+    assert "_poll_timeout_aborts" in said
+    assert "_pull_raw_reqs" not in said
+
+
 @pytest.mark.parametrize(
     ("module", "line", "name"),
     [
@@ -211,7 +227,7 @@ def test_the_installed_sglang_fits_and_is_not_imported() -> None:
 @pytest.mark.skipif(
     WHEELS is None, reason="TWP_SGLANG_WHEELS names no folder with SGLang's released wheels"
 )
-@pytest.mark.parametrize("version", ["0.5.20", "0.5.21", "0.5.22", "0.5.23"])
+@pytest.mark.parametrize("version", ["0.5.17", "0.5.20", "0.5.21", "0.5.22", "0.5.23"])
 def test_released_wheels_fit(version: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert WHEELS is not None
     found = sorted(Path(WHEELS).glob(f"sglang-{version}-*.whl"))
@@ -227,9 +243,9 @@ def test_released_wheels_fit(version: str, capsys: pytest.CaptureFixture[str]) -
 )
 def test_a_release_before_the_range_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert WHEELS is not None
-    found = sorted(Path(WHEELS).glob("sglang-0.5.17-*.whl"))
+    found = sorted(Path(WHEELS).glob("sglang-0.5.16-*.whl"))
     if not found:
-        pytest.skip("no wheel of 0.5.17 in TWP_SGLANG_WHEELS")
+        pytest.skip("no wheel of 0.5.16 in TWP_SGLANG_WHEELS")
     status, said = check(found[0], capsys)
     assert status == 1
     assert "FAIL" in said
