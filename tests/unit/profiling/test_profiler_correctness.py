@@ -10,7 +10,7 @@ import torch
 
 from tests.unit.profiling import flashinfer_by_definition
 from twp_sglang.profiling.attention import Attention
-from twp_sglang.profiling.correctness import Agreement, agreement, small
+from twp_sglang.profiling.correctness import NO_NUMBER, Agreement, agreement, small
 from twp_sglang.profiling.flashinfer_attention import FlashInferAttention
 from twp_sglang.profiling.model_shape import ModelShape, model_shape
 from twp_sglang.profiling.sdpa_attention import SdpaAttention
@@ -91,6 +91,16 @@ def test_seeing_the_future_is_noticed() -> None:
     result = agree(NoMask(small(SHAPE)), torch.bfloat16)
     assert not result.good
     assert result.prefill > 5 * result.limit
+
+
+def test_results_that_are_no_numbers_are_noticed() -> None:
+    class NotANumber(SdpaAttention):
+        def run(self, *args: Any) -> torch.Tensor:
+            return super().run(*args) * torch.nan
+
+    result = agree(NotANumber(small(SHAPE)))
+    assert not result.good
+    assert result.worst == NO_NUMBER
 
 
 def test_a_step_with_one_wrong_slot_is_noticed() -> None:
