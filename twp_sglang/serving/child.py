@@ -103,7 +103,7 @@ class ServerProcess:
                 env=environment() if thread_defaults else None,
                 # Its own group: Ctrl-C in the terminal is ours to act on, not the server's.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         return cls(url, log, process)
 
@@ -182,7 +182,7 @@ class ServerProcess:
         return in_time
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A killed parent must not leave an engine behind (Linux; elsewhere nothing happens)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
