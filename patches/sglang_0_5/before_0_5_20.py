@@ -1,7 +1,8 @@
 """What differs in SGLang 0.5.17, the newest for torch 2.11.
 
 There is no ``_poll_timeout_aborts`` yet: the samples ride on what rank 0 has read from its
-sockets, which SGLang broadcasts in the same call. Two functions take an argument less.
+sockets, which SGLang broadcasts in the same call. Two functions take an argument less, and
+an abort is made by hand.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any
 
 from patches import active
 from patches.contract import Hook
-from patches.sglang_0_5 import consensus, gate, ranking
+from patches.sglang_0_5 import consensus, gate, ranking, refusing
+from patches.sglang_0_5.engine_view import SCHEDULER
 
 RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver"
 
@@ -51,6 +53,18 @@ CONSENSUS = (
         reads=(f"{RECEIVER}:SchedulerRequestReceiver._broadcast_reqs_across_ranks",),
     ),
     *(hook for hook in consensus.HOOKS if hook.target.endswith(".process_input_requests")),
+)
+
+REFUSING = tuple(
+    hook._replace(
+        reads=tuple(
+            "sglang.srt.managers.io_struct:AbortReq"
+            if name == f"{SCHEDULER}:_make_abort_req"
+            else name
+            for name in hook.reads
+        )
+    )
+    for hook in refusing.HOOKS
 )
 
 RANKING = _with(

@@ -59,9 +59,15 @@ def finished_reason(refusal: Refusal) -> dict[str, Any]:
 
 
 def _send(scheduler: Any, req: Any, reason: dict[str, Any]) -> None:
-    from sglang.srt.managers.scheduler import _make_abort_req
+    from sglang.srt.managers import scheduler as module
 
-    abort = _make_abort_req(req, finished_reason=reason)
+    # Since 0.5.20; before, SGLang filled the message in at each place.
+    make = getattr(module, "_make_abort_req", None)
+    abort = (
+        module.AbortReq(rid=req.rid, finished_reason=reason)
+        if make is None
+        else make(req, finished_reason=reason)
+    )
     # Since 0.5.23; before, the scheduler wrote to the channel itself.
     send = getattr(scheduler, "send_abort_output", None)
     if send is None:

@@ -41,6 +41,7 @@ TABLES = (
             *construction.HOOKS,
             *before_0_5_20.CONSENSUS,
             *queueing.HOOKS,
+            *before_0_5_20.REFUSING,
             *stepping.HOOKS,
             *before_0_5_20.RANKING,
             *before_0_5_20.GATE,
