@@ -35,6 +35,7 @@ from analysis.machine_run.stages import (
     plan,
 )
 from analysis.machine_run.traffic import Traffic
+from twp_sglang.benchmarking.slo_argument import parse_slos
 
 EXIT_GOOD, EXIT_UNUSABLE = 0, 2
 
@@ -233,9 +234,11 @@ class _Kit:
             b0 = max(int(calibration["b0"] or 8), 1)
             limit = () if cap is None else ("--max-running-requests", str(cap * b0))
             return ("--twp-policy", "fcfs", *limit)
-        law = "regulated" if stage.name == "regulated" else "paper"
         profile = self._folder.stage_folder(STOCK.name) / "profile.json"
         known = ("--twp-profile", str(profile)) if calibration["l_min_ms"] else ()
+        if stage.name == "slo":
+            return ("--twp-policy", "slo", *objectives(self._settings.slo), *known)
+        law = "regulated" if stage.name == "regulated" else "paper"
         return ("--twp-policy", "twp", "--twp-law", law, *known)
 
     def _content(self, name: str) -> dict[str, Any]:
@@ -255,6 +258,17 @@ class _Kit:
             timing = None if found is None else found.content.get("timing")
             if timing:
                 self._took(Served({}, timing["start_s"], 0.0, timing["traffic_s"]))
+
+
+def objectives(slo: str) -> tuple[str, ...]:
+    """The goals of ``--slo`` that policy slo can hold, as its flags; its defaults for others."""
+    flags: list[str] = []
+    for goal in parse_slos(slo) if slo else ():
+        if goal.metric == "ttft":
+            flags += ["--twp-ttft-slo", f"{goal.limit_ms:g}ms"]
+        elif goal.metric == "itl_p99":
+            flags += ["--twp-itl-slo", f"{goal.limit_ms:g}ms"]
+    return tuple(flags)
 
 
 def run_to_end(settings: RunSettings, console: Console, say: Say) -> int:

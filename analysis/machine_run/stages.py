@@ -34,6 +34,7 @@ STATIC_B0 = Stage("static-b0", "serve", ("stock",), "static: chunks, and a cap a
 NEIGHBOUR = Stage("neighbour", "serve", ("learn",), "the grid point next to the tuned gain")
 STATIC_2B0 = Stage("static-2b0", "serve", ("stock",), "static: chunks, and a cap at twice the knee")
 STATIC_CHUNK = Stage("static-chunk", "serve", ("stock",), "static: chunks and no cap")
+SLO = Stage("slo", "serve", ("stock",), "policy slo: the step predicted, objectives held")
 REGULATED = Stage("regulated", "serve", ("stock",), "law regulated, calibrated")
 
 STAGES = (
@@ -43,6 +44,7 @@ STAGES = (
     LEARN,
     TUNED,
     STATIC_B0,
+    SLO,
     NEIGHBOUR,
     STATIC_2B0,
     REGULATED,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 import zipfile
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tools import flashinfer_kernels
 from tools.gpu_wheels import (
     IMAGE,
     LEFT_OUT,
@@ -111,3 +114,16 @@ def test_commands_unpack_every_part_and_compile_where_needed() -> None:
     later = "\n".join(commands(parts, compiled=False, engine=True))
     assert later.index("flashinfer_kernels") < later.index("profile_step")
     assert "analysis.flashinfer_run" in later
+
+
+@pytest.mark.skipif(find_spec("flashinfer") is not None, reason="FlashInfer is installed")
+def test_kernels_without_flashinfer_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # it sets what nvcc's build reads
+    assert flashinfer_kernels.main(["--model", "no-such"]) == 2
+    assert "no such shape" in capsys.readouterr().err
+    assert flashinfer_kernels.main([]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("flashinfer_kernels: no ") or "flashinfer" in said[0]

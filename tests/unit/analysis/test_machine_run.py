@@ -24,10 +24,12 @@ from analysis.machine_run.results_folder import (
     RunRecord,
     StageResult,
 )
+from analysis.machine_run.run import objectives
 from analysis.machine_run.settings import RunSettings
 from analysis.machine_run.stages import STAGES, Costs, Planned, plan
 from analysis.machine_run.traffic import Traffic
 from twp_sglang.benchmarking.arguments import build_parser, settings_from
+from twp_sglang.serving import options
 
 COSTS = Costs(profile_s=20, start_s=40, calibrate_s=20, traffic_s=20, learn_s=5)
 RECORD = RunRecord(
@@ -136,6 +138,14 @@ def test_traffic_is_an_ordinary_bench_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("gain", "beside"), [(0.1, 0.2), (0.5, 1.0), (0.6, 0.3), (1.0, 0.5)])
 def test_the_neighbour_is_one_octave_away_and_a_gain(gain: float, beside: float) -> None:
     assert _next_gain(gain) == beside
+
+
+def test_objectives_reach_the_policy_that_holds_them() -> None:
+    flags = objectives("ttft=2s,itl_p99=50ms,e2e=10s")
+    assert flags == ("--twp-ttft-slo", "2000ms", "--twp-itl-slo", "50ms")
+    config = options.parse(["--twp-policy", "slo", *flags]).config
+    assert (config.ttft_slo_ms, config.itl_slo_ms) == (2000.0, 50.0)
+    assert objectives("") == ()
 
 
 def served(name: str, itl: float, **content: Any) -> StageResult:
