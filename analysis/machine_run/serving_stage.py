@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,9 +193,8 @@ _TELLING = ("error", "Error", "out of memory", "launch_server:", "No module", "n
 
 
 def _one_line(text: str, folder: Path) -> str:
-    """The line of a server's last words that tells most."""
-    lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in reversed(lines):
-        if any(word in line for word in _TELLING):
-            return f"{line[:300]} (log: {folder / 'server.log'})"
-    return f"{lines[0][:300]}" if lines else f"the server did not start; see {folder}"
+    """What became of the server, and the line of its last words that tells most."""
+    summary, *words = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in words if any(sign in line for sign in _TELLING)]
+    last = (telling or words or [""])[-1]
+    return f"{summary.partition(' (whole log')[0]}: {last[:300]} (log: {folder / 'server.log'})"

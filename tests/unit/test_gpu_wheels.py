@@ -13,20 +13,9 @@ import numpy as np
 import pytest
 
 from tools import flashinfer_kernels
-from tools.gpu_wheels import (
-    IMAGE,
-    LEFT_OUT,
-    RELEASES,
-    SOURCES,
-    CannotPack,
-    commands,
-    had,
-    main,
-    normal,
-    pack,
-    requirements,
-    unpack,
-)
+from tools.gpu_wheels import commands, main
+from tools.wheel_choice import IMAGE, RELEASES, had, normal, requirements
+from tools.wheel_parts import LEFT_OUT, SOURCES, CannotPack, pack, unpack
 
 
 def wheel(path: Path, files: dict[str, int]) -> Path:
