@@ -133,10 +133,10 @@ def _chunk(runtime: Runtime, scheduler: Any, tokens: int | None) -> int | None:
             "it without that flag"
         )
     if tokens is None:
-        if runtime.policy.name == "slo":
-            return runtime.chunk_tokens
-        raise OptionsError(
-            f"{given}: what an unset chunk means was settled at start by the machine; give a "
-            "number of tokens"
-        )
+        if not runtime.chunk_unset:
+            raise OptionsError(
+                f"{given}: the server was started with a number, so what an unset one means on "
+                "this machine was never settled; give a number of tokens"
+            )
+        return runtime.chunk_unset[0]
     return engine_view.aligned_chunk(tokens, scheduler)

@@ -72,6 +72,8 @@ class Runtime:
         """How often the configuration was changed."""
         self.chunk_tokens = chunk_tokens
         """Prompt tokens per step while somebody decodes; None leaves SGLang's own chunk."""
+        self.chunk_unset = () if config.chunk_tokens else (chunk_tokens,)
+        """What the launcher chose where the configuration has no chunk; empty where it has."""
         self.policy = build_policy(config)
         self.lengths = DeclaredLengths()
         self._load_reader = ActiveLoadReader(self.lengths)

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "twp_sglang.demo": (),
     "twp_sglang.demo_model": (),
     "twp_sglang.soak": (),
+    "twp_sglang.top": (),
     "twp_sglang.profile_step": (),
     "controllers": (
         *("identify", "tune", "report", "margins", "step", "equilibrium", "stability-map"),

@@ -131,20 +131,20 @@ def _parsed(raw: bytes) -> Any:
 
 
 def command(
-    model: Path, port: int, *flags: str, module: str = "twp_sglang.launch_server"
+    model: Path | None, port: int, *flags: str, module: str = "twp_sglang.launch_server"
 ) -> list[str]:
     start = [sys.executable, "-m", module]
     if module == SGLANG_SERVE:
         # The script beside this interpreter, not another installation's.
         start = [str(Path(sys.executable).with_name("sglang")), "serve"]
-    has_tokenizer = (model / "tokenizer.json").exists()
+    loading: list[str] = []
+    if model is not None:
+        loading = ["--model-path", str(model), "--load-format", "dummy"]
+        if not (model / "tokenizer.json").exists():
+            loading.append("--skip-tokenizer-init")
     return [
         *start,
-        "--model-path",
-        str(model),
-        "--load-format",
-        "dummy",
-        *(() if has_tokenizer else ("--skip-tokenizer-init",)),
+        *loading,
         "--host",
         "127.0.0.1",
         "--port",
@@ -160,14 +160,19 @@ def serving(
     *flags: str,
     module: str = "twp_sglang.launch_server",
     environment: dict[str, str] | None = None,
+    own_model: bool = True,
 ) -> Iterator[Server]:
-    """A server that is ready, stopped at the end with everything it started."""
+    """A server that is ready, stopped at the end with everything it started.
+
+    Args:
+        own_model: whether ``model`` is served; without it the flags must name what is.
+    """
     port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command(model, port, *flags, module=module),
+            command(model if own_model else None, port, *flags, module=module),
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},

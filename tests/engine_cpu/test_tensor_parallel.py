@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
+import time
+import urllib.request
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.engine_cpu.server import serving
+from tests.engine_cpu.server import Server, serving
 
 REQUESTS = 80
+CHANGES = 12
+"""Changes of the configuration made meanwhile."""
 
 
 def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path) -> None:
@@ -42,9 +49,11 @@ def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path) -> None:
     ) as server:
         assert server.log().count("TWP decides admissions") == 2
         with ThreadPoolExecutor(REQUESTS) as pool:
-            replies = list(
-                pool.map(lambda pair: server.generate(*pair), zip(prompts, lengths, strict=True))
+            answers = pool.map(
+                lambda pair: server.generate(*pair), zip(prompts, lengths, strict=True)
             )
+            changes = [_change(server, number) for number in range(CHANGES)]
+            replies = list(answers)
         assert [reply.status for reply in replies] == [200] * REQUESTS
         assert [len(reply.body["output_ids"]) for reply in replies] == lengths
         state = server.twp()
@@ -52,6 +61,35 @@ def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path) -> None:
         assert state["fallbacks"] == 0
         assert state["samples"] > 100
         assert "consensus" not in _errors(server.log())
+        # Each change was in force from the same pass on, on both ranks.
+        assert changes == [200] * CHANGES
+        passes = re.findall(
+            r"TWP configuration changed by .*, in force from pass (\d+) on", server.log()
+        )
+        assert len(passes) == 2 * CHANGES
+        assert sorted(Counter(passes).values()) == [2] * CHANGES
+        assert len(set(passes)) == CHANGES, "made in different passes of a busy server"
+        assert server.request("/twp/config").body["revision"] == CHANGES
+
+
+def _change(server: Server, number: int) -> int:
+    """Another window, ranking and baseline while requests come, wait and run."""
+    fields = {
+        "h0_tokens": 80 + 40 * (number % 3),
+        "b0": 4 + number % 2,
+        "w_starvation": 0.6 + 0.1 * (number % 2),
+        "t_max_steps": 100 + 50 * (number % 3),
+        "gamma": round(0.1 + 0.01 * number, 2),
+    }
+    request = urllib.request.Request(
+        server.url + "/twp/config",
+        json.dumps(fields).encode(),
+        {"Content-Type": "application/json"},
+        method="PATCH",
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        time.sleep(0.1)
+        return int(answer.status)
 
 
 def _errors(log: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from itertools import islice
 
 from rich.columns import Columns
@@ -13,28 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from twp_sglang.demonstration.story import Answer, Point, Story
+from twp_sglang.sparklines import sparkline
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _LINGER_S = 2.0
 """A finished answer stays on show so long, or nobody could read its end."""
 
 _PANE_LINES = 5
 _TRACK_LINES = 9
 WINDOW_COLOUR, LOAD_COLOUR = "cyan", "yellow"
-
-
-def sparkline(values: Sequence[float | None], width: int, top: float) -> str:
-    """The last ``width`` values as block characters, 0 at the bottom and ``top`` at the top.
-
-    An absent value is a space; the line is padded on the left.
-    """
-    shown = values[-width:]
-    scale = (len(_BLOCKS) - 1) / top if top > 0 else 0.0
-    drawn = "".join(
-        " " if value is None else _BLOCKS[min(len(_BLOCKS) - 1, max(0, round(value * scale)))]
-        for value in shown
-    )
-    return drawn.rjust(width)
 
 
 def gauge(load: float, window: float | None, width: int, top: float) -> Text:

@@ -87,9 +87,12 @@ def test_the_chunk_is_rounded_to_pages_and_takes_effect() -> None:
     desk.change(chunk_tokens=100)
     assert desk.runtime.chunk_tokens == 112
     assert desk.runtime.step_chunk_tokens(desk.batch, 16) == 112
-    assert "give a number of tokens" in desk.change(1, chunk_tokens=None)["refused"]
+    desk.change(1, chunk_tokens=None)
+    assert desk.runtime.chunk_tokens == 64, "what the launcher chose for an unset one"
+    other = Desk(chunk_tokens=32)
+    assert "give a number of tokens" in other.change(chunk_tokens=None)["refused"]
     desk.scheduler.chunked_prefill_size = None
-    assert "--chunked-prefill-size" in desk.change(1, chunk_tokens=32)["refused"]
+    assert "--chunked-prefill-size" in desk.change(2, chunk_tokens=32)["refused"]
 
 
 def test_a_change_starts_a_trace_of_its_own(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ let revision = null;
 let spoken = { kind: "", at: 0 };
 
 const limit = (state) => state.itl_slo_ms ?? state.itl_target_ms ?? null;
+// Policy slo reports a window and asks its model instead.
+const gates = (state) => state.window_tokens != null && state.policy !== "slo";
+const known = (state) => state.window_tokens != null && state.model_source !== "learning";
 const used = (state) => (state.kv_free == null ? null : 100 * (1 - state.kv_free));
 
 const charts = [
@@ -32,8 +35,8 @@ const charts = [
   {
     id: "chart-window", title: "Window and load", unit: "output tokens", empty: "This policy has no window.",
     series: [
-      { label: "load K", color: "--blue", fill: true, value: (s) => (s.window_tokens == null ? null : s.load_tokens) },
-      { label: "window H", color: "--orange", value: (s) => s.window_tokens },
+      { label: "load K", color: "--blue", fill: true, value: (s) => (known(s) ? s.load_tokens : null) },
+      { label: "window H", color: "--orange", value: (s) => (known(s) ? s.window_tokens : null) },
     ],
   },
   {
@@ -157,7 +160,7 @@ function numbers(state) {
     ["KV cache used", share(state.kv_free == null ? null : 1 - state.kv_free), "", `of ${count(state.kv_capacity_tokens)} tokens`],
     ["Admitted", count(state.admitted), "", state.forced ? `${count(state.forced)} of them forced` : "since the start"],
   ];
-  if (state.window_tokens != null) {
+  if (gates(state)) {
     tiles.splice(1, 0, ["Load in the window", count(state.load_tokens), "", `of ${count(state.window_tokens)} tokens`]);
   }
   if (state.steps?.error != null) {

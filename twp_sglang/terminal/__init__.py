@@ -1,0 +1,1 @@
+"""``python -m twp_sglang.top``: a running server in the terminal."""
