@@ -253,6 +253,13 @@ class TwpConfig(FrozenModel):
         description="policy slo: prompt tokens per step that cost nothing, because the step reads "
         "weights meanwhile; 0 is the cautious side",
     )
+    graph_ceiling_rows: int | None = Field(
+        default=None,
+        ge=1,
+        description="policy slo: largest batch with captured CUDA graphs; beyond it steps jump, so "
+        "the batch goes there only where that makes more tokens per second. Unset, the server "
+        "asks its engine; without a profile a jump is also learned",
+    )
     late_after_ms: float = Field(
         default=30_000.0,
         gt=0,

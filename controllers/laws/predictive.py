@@ -131,8 +131,8 @@ class PredictiveLaw:
         # Plain floats for the scheduler's hot path, as in the paper's law.
         self._model = (m.l_min_ms, m.a_ms, m.alpha_ms, m.b0, m.kappa_ms_per_token)
         self._prefill_ms = m.prefill_ms_per_token
-        # Above the knee more rows lower B/l(B) exactly when alpha B0 > c.
-        self._knee_limit = m.b0 if m.alpha_ms * m.b0 > m.l_min_ms else math.inf
+        # Above the knee, at KV held, one more row lowers B/l(B) when alpha B0 > c + kappa KV.
+        self._knee_excess_ms = m.alpha_ms * m.b0 - m.l_min_ms
         self._objective = config.itl_objective_ms
         self.residual_clip = (
             -math.log(1 - config.gains.drop_above) if config.gains.drop_above < 1 else 50.0
@@ -157,16 +157,22 @@ class PredictiveLaw:
         return min(self.config.theta_max, math.exp(-self.config.margin_sigmas * residual_var**0.5))
 
     def chunk_tokens(
-        self, state: PredictiveState, batch: int, kv_tokens: int, prefix_tokens: int = 0
+        self,
+        state: PredictiveState,
+        batch: int,
+        kv_tokens: int,
+        prefix_tokens: int = 0,
+        extra_ms: float = 0.0,
     ) -> int:
         """Prompt tokens for the next step, beside ``batch`` decoding rows.
 
-        The chunk reads ``prefix_tokens`` of its own request's KV as well.
+        The chunk reads ``prefix_tokens`` of its own request's KV as well; ``extra_ms`` is what
+        the step takes longer than the model knows.
         """
         low, high = self.config.chunk_min_tokens, self.config.chunk_max_tokens
         if batch <= 0:
             return high
-        budget = self.theta(state.residual_var) * self._objective
+        budget = self.theta(state.residual_var) * self._objective - extra_ms
         budget -= state.gain_decode * self.decode_ms(batch, kv_tokens + prefix_tokens)
         per_token = state.gain_prefill * self._prefill_ms
         if per_token * high <= budget:
@@ -193,16 +199,20 @@ class PredictiveLaw:
         prompts = gain_prefill * self._prefill_ms * state.prefill_per_step
         return goal - min(prompts, self.config.prefill_share_max * goal)
 
-    def admits(self, state: PredictiveState, batch: int, kv_tokens: int) -> bool:
-        """Whether one more row keeps the predicted decode step within the budget.
+    def admits(
+        self, state: PredictiveState, batch: int, kv_tokens: int, extra_ms: float = 0.0
+    ) -> bool:
+        """Whether one more row keeps the predicted decode step within the budget, and the tokens
+        per second: (B+1)/l(B+1) >= B/l(B).
 
         The same bound as the window's, but on the rows there are now: a window in tokens
         fixes the batch only on average, so a gate that must hold the objective step by step
         asks this as well. The newcomer's own KV is left out (it grows only as it decodes).
         """
-        if batch >= 1 and batch + 1 > self._knee_limit:
+        _, _, _, b0, kappa = self._model
+        if batch >= 1 and batch + 1 > b0 and kappa * kv_tokens < self._knee_excess_ms:
             return False
-        predicted = state.gain_decode * self.decode_ms(batch + 1, kv_tokens)
+        predicted = state.gain_decode * self.decode_ms(batch + 1, kv_tokens) + extra_ms
         return predicted <= self.budget_ms(state)
 
     def bound(self, state: PredictiveState, gains: tuple[float, float]) -> float:

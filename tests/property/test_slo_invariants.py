@@ -19,7 +19,7 @@ from twp_sglang.scheduling.active_rows import ActiveRows
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS
-from twp_sglang.scheduling.policies.slo import Slo
+from twp_sglang.scheduling.policies.slo import GRANTS_SPARE, Slo
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
 
@@ -37,6 +37,7 @@ CONFIGURATIONS = st.builds(
     alpha_ms=st.none() | st.floats(0.0, 10.0),
     b0=st.integers(1, 16),
     prefill_free_tokens=st.sampled_from([0.0, 50.0]),
+    graph_ceiling_rows=st.sampled_from([None, None, 1, 4, 12]),
     late_after_ms=st.sampled_from([20.0, 300.0, 30_000.0]),
     late_share=st.floats(0.01, 1.0),
     kv_margin=st.floats(0.0, 0.3),
@@ -209,7 +210,7 @@ class SloEngine(Engine):
                 assert self._peak([one.request for one in grants[: place + 1]]) <= limit
             if grant.reason == "policy":
                 assert batch > 0
-                assert self.slo.model.admits(batch, kv)
+                assert self.slo.model.admits(batch, kv, len(self.waiting) - place)
             elif grant.reason == "idle":
                 assert batch == 0
             batch += 1
@@ -217,12 +218,19 @@ class SloEngine(Engine):
         if len(grants) == GRANTS_PER_PASS:
             assert decision.closed == ("limit" if left else "")
             return
+        if decision.closed == "limit":
+            # What is granted fills the step.
+            assert left
+            assert len(grants) >= GRANTS_SPARE
+            filled = view.owed_prompt_tokens + sum(g.request.prompt_tokens for g in grants)
+            assert filled >= (self.slo.chunk_tokens(view) or 0)
+            return
         assert not any(info.retracted and info.retractions < 2 for info in left)
         assert (decision.closed == "") == (not left)
         if left:
             assert batch > 0, "an idle engine takes somebody"
             if decision.closed == "window":
-                assert not self.slo.model.admits(batch, kv)
+                assert not self.slo.model.admits(batch, kv, len(left))
             else:
                 assert decision.closed == "kv"
                 granted_now = [grant.request for grant in grants]

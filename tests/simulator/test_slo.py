@@ -9,7 +9,7 @@ from runs import longest_gap_s, serve, settings, ttft_s
 from twp_sglang.simulator.metrics import token_times
 from twp_sglang.simulator.simulate import Run
 from twp_sglang.simulator.step_models import Affine, AffineStep
-from twp_sglang.workloads.request import Request
+from twp_sglang.workloads.request import PrefixBlock, Request
 
 STEP = {"l_min_ms": 6.2, "a_ms": 0.006, "kappa_ms_per_token": 4e-5, "prefill_ms_per_token": 0.02}
 """Close to the 8B profile of an H100: 50 ms hold some 2,000 prompt tokens."""
@@ -118,3 +118,15 @@ def test_a_request_after_a_pause_is_not_taken_for_a_late_one() -> None:
     run = serve(workload, "slo", engine=MIXED, model=machine(), config=STEP)
     waits = [ttft_s(run, index) for index in range(1, 7)]
     assert waits == sorted(waits), "first come first served while all can be in time"
+
+
+def test_prefixes_in_the_cache_are_not_counted_as_prompts() -> None:
+    """A hundred at once share 4,000 tokens: all can be in time, and none is called late."""
+    prefix = (PrefixBlock("system", 4000),)
+    workload = [Request(0.0, 4050, 5, prefix=prefix)]
+    workload += [Request(2.0, 4050, 5, prefix=prefix) for _ in range(100)]
+    # Last of all, but it can be in time as well; were all prompts counted whole, it could not.
+    workload += [Request(2.0, 6000, 5)]
+    run = serve(workload, "slo", engine=MIXED, model=machine(), config=STEP)
+    assert ttft_s(run, 101) < 1.0
+    assert max(ttft_s(run, index) for index in range(1, 101)) < 1.0

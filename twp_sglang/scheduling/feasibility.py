@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from itertools import chain
 
 from twp_sglang.scheduling.client_turns import ClientTurns, TurnLine
+from twp_sglang.scheduling.explanation import prompt_to_serve
 from twp_sglang.scheduling.request import RequestInfo
 
 CREDIT_MAX_TOKENS = 8192.0
@@ -50,7 +51,7 @@ class TtftLines:
         turns: ClientTurns | None = None,
     ) -> None:
         self._slo_ms = ttft_slo_ms
-        self._aging_ms = late_after_ms
+        self.aging_ms = late_after_ms
         self._share = late_share
         self._fresh: dict[int, RequestInfo] = {}
         self._fresh_tokens = 0
@@ -60,13 +61,14 @@ class TtftLines:
         self._plain = True
         """Whether arrival is the order of due dates: one priority, no objectives of their own."""
         self._late: list[tuple[_Key, RequestInfo]] = []
+        self._late_tokens = 0
         self._found_late: list[RequestInfo] = []
         self.credit_tokens = 0.0
 
     def reconfigure(self, ttft_slo_ms: float, late_after_ms: float, late_share: float) -> None:
         """Other settings; who is late stays late, and so does the credit."""
         self.objective_changed(ttft_slo_ms)
-        self._aging_ms = late_after_ms
+        self.aging_ms = late_after_ms
         self._share = late_share
 
     def objective_changed(self, ttft_slo_ms: float) -> None:
@@ -93,10 +95,15 @@ class TtftLines:
         """Requests in the late line."""
         return len(self._late)
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens to serve of everybody in the lines."""
+        return self._fresh_tokens + self._late_tokens
+
     def add(self, request: RequestInfo) -> None:
         """A request arrives."""
         self._fresh[request.seq] = request
-        self._fresh_tokens += request.prompt_tokens
+        self._fresh_tokens += prompt_to_serve(request)
         self._fresh_seats.add(self._due(request), request)
         first = next(iter(self._fresh.values()))
         if request.priority != first.priority or request.ttft_slo_ms is not None:
@@ -105,7 +112,7 @@ class TtftLines:
     def discard(self, request: RequestInfo) -> None:
         """A request left, admitted or not; unknown ones are ignored."""
         if self._fresh.pop(request.seq, None) is not None:
-            self._fresh_tokens -= request.prompt_tokens
+            self._fresh_tokens -= prompt_to_serve(request)
             self._fresh_seats.discard(self._due(request), request)
             if not self._fresh:
                 self._plain = True
@@ -113,6 +120,7 @@ class TtftLines:
         place = self._place(request)
         if place is not None:
             del self._late[place]
+            self._late_tokens -= prompt_to_serve(request)
             self._late_seats.discard(_key(request), request)
 
     def is_late(self, request: RequestInfo) -> bool:
@@ -121,7 +129,7 @@ class TtftLines:
 
     def goes_first(self, request: RequestInfo, now_ms: float) -> bool:
         """Whether it takes the turn of a fresh request for its age."""
-        aged = now_ms - request.arrival_ms >= self._aging_ms
+        aged = now_ms - request.arrival_ms >= self.aging_ms
         return aged and bool(self._fresh) and self.is_late(request)
 
     def spent(self, prompt_tokens: int, *, aged: bool) -> None:
@@ -151,9 +159,10 @@ class TtftLines:
         """Those found late by the last order join the late line for good."""
         for request in self._found_late:
             if self._fresh.pop(request.seq, None) is not None:
-                self._fresh_tokens -= request.prompt_tokens
+                self._fresh_tokens -= prompt_to_serve(request)
                 self._fresh_seats.discard(self._due(request), request)
                 insort(self._late, (_key(request), request), key=lambda entry: entry[0])
+                self._late_tokens += prompt_to_serve(request)
                 self._late_seats.add(_key(request), request)
         self._found_late = []
 
@@ -161,10 +170,10 @@ class TtftLines:
         found: list[RequestInfo] = []
         credit = self.credit_tokens
         for _, request in self._late:
-            if credit <= 0 or now_ms - request.arrival_ms < self._aging_ms:
+            if credit <= 0 or now_ms - request.arrival_ms < self.aging_ms:
                 break
             found.append(request)
-            credit -= request.prompt_tokens
+            credit -= prompt_to_serve(request)
         return found
 
     def _feasible(self, start_ms: float, tokens_per_ms: float) -> Iterator[RequestInfo]:
@@ -187,15 +196,16 @@ class TtftLines:
         longest: dict[str, list[tuple[int, int, RequestInfo]]] = {}
         dropped: set[int] = set()
         for request in line:
-            tokens += request.prompt_tokens
+            prompt = prompt_to_serve(request)
+            tokens += prompt
             client = "" if self._turns is None else request.client
             own = longest.setdefault(client, [])
-            heappush(own, (-request.prompt_tokens, request.seq, request))
+            heappush(own, (-prompt, request.seq, request))
             if start_ms + tokens / tokens_per_ms > self._due_ms(request):
                 # Of equally long ones the oldest: the count is the same, and those who stay
                 # have the most time left instead of being served at the very deadline.
-                _, _, worst = heappop(own)
-                tokens -= worst.prompt_tokens
+                size, _, worst = heappop(own)
+                tokens += size
                 dropped.add(worst.seq)
                 self._found_late.append(worst)
         self._found_late.sort(key=_key)

@@ -15,7 +15,9 @@ from controllers.laws.base import LawSample
 from controllers.laws.predictive import PredictiveLaw, PredictiveLawConfig, PredictiveState
 from controllers.models.latency import LatencyModel
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.graph_ceiling import GraphCeiling
 from twp_sglang.scheduling.objectives import Objectives
+from twp_sglang.scheduling.prompt_pacing import PromptPacing, even_chunk
 from twp_sglang.scheduling.sample import StepSample
 from twp_sglang.scheduling.self_calibration import SelfCalibration
 
@@ -28,6 +30,13 @@ chunked prefill on accelerators."""
 
 ROWS_START = 32
 """Rows that the first guess takes to cost a quarter of the objective."""
+
+KV_START_TOKENS = 50_000
+"""KV tokens held that the first guess takes to cost a quarter of the objective."""
+
+UNREACHABLE = 2.0
+"""Where a single row takes longer than the objective, nobody's objective can be kept; steps of
+twice that row are then allowed, instead of one request at a time."""
 
 EXTRAPOLATE = 2
 """How far beyond the largest batch or chunk seen a learned model is believed."""
@@ -43,11 +52,18 @@ class OnlineStepModel:
         self._slo_ms = Objectives(config).itl_ms
         self._free = config.prefill_free_tokens
         given = config.step_model()
-        self._calibration = SelfCalibration() if given is None else None
+        self._stated_ceiling = config.graph_ceiling_rows
+        self._ceiling = _ceiling(self._stated_ceiling)
+        self._calibration = (
+            SelfCalibration(_first_guess(self._slo_ms), self._stated_ceiling)
+            if given is None
+            else None
+        )
         self.source = "calibrated" if given is not None else "learning"
         self._b0 = config.b0
         self._rows_seen = 0
         self._prefill_seen = CHUNK_START_TOKENS
+        self.pacing = PromptPacing()
         self._adopt(given or _first_guess(self._slo_ms))
 
     def reconfigure(self, config: TwpConfig) -> None:
@@ -62,11 +78,19 @@ class OnlineStepModel:
         if given != present:
             self._start(config)
         self._b0 = config.b0
-        self._free = config.prefill_free_tokens
+        if self.source != "learned":
+            self._free = config.prefill_free_tokens
+        if config.graph_ceiling_rows != self._stated_ceiling:
+            self._stated_ceiling = config.graph_ceiling_rows
+            self._ceiling = _ceiling(self._stated_ceiling)
+            if self._calibration is not None:
+                self._calibration.jump_rows = self._stated_ceiling
 
     def objective_changed(self, itl_slo_ms: float) -> None:
         """From now on another objective, ms; what was learned stays."""
         self._slo_ms = itl_slo_ms
+        if self._calibration is not None:
+            self._calibration.guess = _first_guess(itl_slo_ms)
         if self.source == "learning":
             self._adopt(_first_guess(itl_slo_ms))
         else:
@@ -74,6 +98,7 @@ class OnlineStepModel:
 
     def _adopt(self, model: LatencyModel, residual: float = 0.0) -> None:
         self.model = model
+        self._least_goal_ms = 0.0
         self.law = self._law()
         state = self.law.initial()
         self.state: PredictiveState = state._replace(
@@ -81,9 +106,10 @@ class OnlineStepModel:
         )
 
     def _law(self) -> PredictiveLaw:
+        self._goal_ms = max(self._slo_ms, self._least_goal_ms)
         return PredictiveLaw(
             PredictiveLawConfig(
-                itl_objective_ms=self._slo_ms,
+                itl_objective_ms=self._goal_ms,
                 latency=self.model,
                 chunk_max_tokens=CHUNK_MAX_TOKENS,
                 # The window is reported, not gated by: no clamp.
@@ -108,24 +134,20 @@ class OnlineStepModel:
         step_ms = sample.duration_ms
         assert step_ms is not None
         if self._calibration is not None:
-            self._rows_seen = max(self._rows_seen, sample.batch)
-            self._prefill_seen = max(self._prefill_seen, sample.prefill_tokens)
-            fit = self._calibration.observe(
-                step_ms, sample.batch, sample.kv_tokens, sample.prefill_tokens
-            )
-            if fit is not None:
-                rows = self.state
-                self._adopt(fit.model, fit.residual)
-                self.state = self.state._replace(
-                    row_tokens=rows.row_tokens,
-                    row_kv_tokens=rows.row_kv_tokens,
-                    prefill_per_step=rows.prefill_per_step,
-                )
-                self.source = "learned"
+            self._learn(self._calibration, sample, step_ms)
+        self.pacing.observe(sample.prefill_tokens)
         prefill = max(0, sample.prefill_tokens - round(self._free))
+        measured = step_ms
+        ceiling = self._ceiling
+        if ceiling is not None:
+            batch, kv = sample.batch, sample.kv_tokens
+            plain = self._plain_ms(batch, kv, sample.prefill_tokens)
+            at = self._plain_ms(ceiling.rows, kv)
+            if ceiling.observe(batch, step_ms, plain, at):
+                measured = 0.0  # the jump learns from it, the gains must not
         learned = self.law.step(
             LawSample(
-                1.0, step_ms, step_ms, queue, load_tokens, sample.batch, sample.kv_tokens, prefill
+                1.0, step_ms, measured, queue, load_tokens, sample.batch, sample.kv_tokens, prefill
             ),
             self.state,
         )[1]
@@ -135,31 +157,117 @@ class OnlineStepModel:
                 gain_decode=1.0, gain_prefill=1.0, residual_var=self.state.residual_var
             )
         self.state = learned
+        self._reach()
 
-    def predicted_ms(self, batch: int, kv_tokens: int, prefill_tokens: int = 0) -> float:
-        """Step time with the gains in force."""
+    def _reach(self) -> None:
+        """Plan for longer steps where the objective is out of reach, and only as long as it is."""
+        row_ms = self.state.gain_decode * self.law.decode_ms(1, 0)
+        least = UNREACHABLE * row_ms if row_ms > self.theta * self._slo_ms else 0.0
+        # It follows the gain in strides, because a law is built anew for each.
+        if abs(least - self._least_goal_ms) > 0.1 * max(least, self._least_goal_ms):
+            self._least_goal_ms = least
+            self.law = self._law()
+
+    def _learn(self, calibration: SelfCalibration, sample: StepSample, step_ms: float) -> None:
+        """Take the step into the calibration, and over what it finds."""
+        self._rows_seen = max(self._rows_seen, sample.batch)
+        self._prefill_seen = max(self._prefill_seen, sample.prefill_tokens)
+        fit = calibration.observe(step_ms, sample.batch, sample.kv_tokens, sample.prefill_tokens)
+        if fit is None:
+            return
+        rows = self.state
+        self._adopt(fit.model, fit.residual)
+        self.state = self.state._replace(
+            row_tokens=rows.row_tokens,
+            row_kv_tokens=rows.row_kv_tokens,
+            prefill_per_step=rows.prefill_per_step,
+        )
+        self._free = fit.free_tokens
+        if fit.jump_rows is not None:
+            self._ceiling = GraphCeiling(fit.jump_rows, fit.jump_ms)
+        elif self._stated_ceiling is None:
+            self._ceiling = None
+        self.source = "learned"
+
+    def _plain_ms(self, batch: int, kv_tokens: int, prefill_tokens: int = 0) -> float:
+        """Step time with the gains in force, without what a ceiling adds."""
         state = self.state
         prefill = self.model.prefill_ms_per_token * max(0.0, prefill_tokens - self._free)
         decode = self.law.decode_ms(batch, kv_tokens)
         return state.gain_decode * decode + state.gain_prefill * prefill
 
-    def admits(self, batch: int, kv_tokens: int) -> bool:
-        """Whether one more row keeps the predicted step within theta times the objective."""
+    def _extra_ms(self, batch: int, kv_tokens: int) -> float:
+        ceiling = self._ceiling
+        if ceiling is None or batch <= ceiling.rows:
+            return 0.0
+        return ceiling.extra_ms(batch, self._plain_ms(ceiling.rows, kv_tokens))
+
+    def predicted_ms(self, batch: int, kv_tokens: int, prefill_tokens: int = 0) -> float:
+        """Step time with the gains in force."""
+        return self._plain_ms(batch, kv_tokens, prefill_tokens) + self._extra_ms(batch, kv_tokens)
+
+    def admits(self, batch: int, kv_tokens: int, waiting: int = 0) -> bool:
+        """Whether one more row keeps the predicted step within theta times the objective.
+
+        Args:
+            batch: rows now.
+            kv_tokens: held now.
+            waiting: requests that could come along; they decide whether it is worth going
+                beyond a ceiling of the batch.
+        """
         if self._calibration is not None and batch + 1 > self._rows_believed():
             return False
-        return self.law.admits(self.state, batch, kv_tokens)
+        ceiling = self._ceiling
+        if ceiling is None or batch < ceiling.rows:
+            return self.law.admits(self.state, batch, kv_tokens)
+        allowed_ms = self.law.budget_ms(self.state)
+        demand = batch + waiting
+        if not ceiling.worth_it(demand, allowed_ms, lambda rows: self._plain_ms(rows, kv_tokens)):
+            return False
+        extra = self._extra_ms(batch + 1, kv_tokens)
+        return self.law.admits(self.state, batch, kv_tokens, extra)
 
     def _rows_believed(self) -> int:
         return EXTRAPOLATE * max(self._b0, self._rows_seen)
 
-    def chunk_tokens(self, batch: int, kv_tokens: int) -> int:
-        """Most prompt tokens beside ``batch`` decoding rows; the whole chunk beside none."""
-        chunk = self.law.chunk_tokens(self.state, batch, kv_tokens)
+    def chunk_tokens(
+        self, batch: int, kv_tokens: int, waiting_tokens: int | None = None, now_ms: float = 0.0
+    ) -> int:
+        """Prompt tokens beside ``batch`` decoding rows; the whole chunk beside none.
+
+        Args:
+            batch: decoding rows.
+            kv_tokens: held now.
+            waiting_tokens: prompt tokens of all who wait or are under way; None asks for the
+                most that the objective allows.
+            now_ms: the time.
+        """
+        extra = self._extra_ms(batch, kv_tokens)
+        chunk = self.law.chunk_tokens(self.state, batch, kv_tokens, extra_ms=extra)
         if batch <= 0:
             return chunk
         if self._calibration is not None:
             chunk = min(chunk, EXTRAPOLATE * self._prefill_seen)
-        return min(chunk + int(self._free), CHUNK_MAX_TOKENS)
+        chunk = min(chunk + int(self._free), CHUNK_MAX_TOKENS)
+        if waiting_tokens is None:
+            return chunk
+        return self.pacing.chunk_tokens(
+            chunk,
+            waiting_tokens,
+            self.even_chunk,
+            lambda tokens: self.predicted_ms(batch, kv_tokens, tokens),
+            now_ms,
+        )
+
+    @property
+    def even_chunk(self) -> float:
+        """Prompt tokens per step beyond which larger chunks gain next to nothing."""
+        state, model = self.state, self.model
+        return even_chunk(
+            state.gain_decode * model.l_min_ms,
+            state.gain_prefill * model.prefill_ms_per_token,
+            self._free,
+        )
 
     def prompt_rate(self, batch: int, kv_tokens: int) -> float:
         """Prompt tokens per ms that the model promises under backlog, above 0."""
@@ -180,16 +288,26 @@ class OnlineStepModel:
             "gain_prefill": self.state.gain_prefill,
             "residual": self.state.residual_var**0.5,
             "theta": self.theta,
+            "itl_slo_reachable": self._least_goal_ms == 0.0,
+            "prefill_free_tokens": self._free,
+            "even_chunk_tokens": min(self.even_chunk, float(CHUNK_MAX_TOKENS)),
+            "graph_ceiling_rows": None if self._ceiling is None else self._ceiling.rows,
+            "graph_jump_ms": None if self._ceiling is None else self._ceiling.jump_ms,
         }
+
+
+def _ceiling(rows: int | None) -> GraphCeiling | None:
+    return None if rows is None else GraphCeiling(rows)
 
 
 def _first_guess(slo_ms: float) -> LatencyModel:
     """A machine on which a small batch costs a quarter of the objective, ROWS_START rows
-    another quarter, and CHUNK_START_TOKENS prompt tokens half of it."""
+    and KV_START_TOKENS another quarter each, and CHUNK_START_TOKENS prompt tokens half of it."""
     return LatencyModel(
         l_min_ms=slo_ms / 4,
         b0=0.0,
         alpha_ms=0.0,
         a_ms=slo_ms / 4 / ROWS_START,
+        kappa_ms_per_token=slo_ms / 4 / KV_START_TOKENS,
         prefill_ms_per_token=slo_ms / 2 / CHUNK_START_TOKENS,
     )

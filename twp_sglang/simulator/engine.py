@@ -115,7 +115,12 @@ class Engine:
             return
         chunked = self.batcher.chunked
         owed = chunked.owed_tokens if chunked is not None else 0
-        refusal = self.driver.enqueue(request, retracted=began, owed_prompt_tokens=owed)
+        refusal = self.driver.enqueue(
+            request,
+            retracted=began,
+            owed_prompt_tokens=owed,
+            cached_tokens=self.pool.hit(request)[0],
+        )
         if refusal is not None:
             self._refuse(request, refusal.reason)
 

@@ -92,12 +92,18 @@ class PolicyDriver:
     # ------------------------------------------------------------------- requests
 
     def enqueue(
-        self, request: LiveRequest, *, retracted: bool, owed_prompt_tokens: int = 0
+        self,
+        request: LiveRequest,
+        *,
+        retracted: bool,
+        owed_prompt_tokens: int = 0,
+        cached_tokens: int = 0,
     ) -> Refusal | None:
         """``request`` joins the tail of the queue, unless a policy that steers refuses it.
 
         Args:
             owed_prompt_tokens: prompt tokens of admitted requests still to be computed.
+            cached_tokens: prompt tokens whose KV is there now.
         """
         spec = request.spec
         info = RequestInfo(
@@ -116,6 +122,7 @@ class PolicyDriver:
             max_new_tokens=request.max_new_tokens,
             produced_tokens=request.produced,
             retractions=request.retractions,
+            cached_tokens=cached_tokens,
             charged_tokens=0 if request.info is None else request.info.charged_tokens,
         )
         self._next_seq += 1

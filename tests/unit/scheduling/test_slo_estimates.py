@@ -23,10 +23,14 @@ TRUE = LatencyModel(
 )
 
 
+GUESS = LatencyModel(l_min_ms=12.5, b0=0.0, alpha_ms=0.0, a_ms=0.4, prefill_ms_per_token=0.05)
+"""Two to twenty times too slow, as a first guess is on a fast machine."""
+
+
 def calibrated(steps: int, noise: float = 0.0, saturated: int = 0) -> tuple[Fit | None, list[Fit]]:
     """Fits made over a ramp of load, after it ``saturated`` like steps."""
     rng = random.Random(1)
-    calibration = SelfCalibration()
+    calibration = SelfCalibration(GUESS)
     fits = []
     for step in range(steps + saturated):
         held = step >= steps
@@ -41,12 +45,13 @@ def calibrated(steps: int, noise: float = 0.0, saturated: int = 0) -> tuple[Fit 
 
 
 def test_a_ramp_of_load_gives_the_model_back() -> None:
-    # Bucket means of an affine function lie on it, so without noise the fit is exact.
+    # Bucket means of an affine function lie on it: what is left is the hold of the guess.
     fit, _ = calibrated(512)
     assert fit is not None
     for name in ("l_min_ms", "a_ms", "kappa_ms_per_token", "prefill_ms_per_token"):
-        assert getattr(fit.model, name) == pytest.approx(getattr(TRUE, name), rel=1e-3), name
-    assert fit.residual < 1e-4
+        assert getattr(fit.model, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
+    assert fit.residual < 2e-3
+    assert (fit.free_tokens, fit.jump_rows, fit.model.alpha_ms) == (0.0, None, 0.0)
 
 
 def test_noise_costs_a_few_percent_of_the_prediction() -> None:
@@ -65,12 +70,12 @@ def test_saturation_does_not_wash_out_what_was_seen_before() -> None:
 
 
 def test_steps_that_never_differ_give_no_model() -> None:
-    calibration = SelfCalibration()
+    calibration = SelfCalibration(GUESS)
     assert not any(calibration.observe(10.0, 8, 4000, 0) for _ in range(600))
 
 
 def test_a_pause_is_no_sample() -> None:
-    calibration = SelfCalibration()
+    calibration = SelfCalibration(GUESS)
     for _ in range(5):
         calibration.observe(10.0, 8, 4000, 0)
     calibration.observe(5000.0, 8, 4000, 0)

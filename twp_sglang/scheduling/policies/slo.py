@@ -5,7 +5,8 @@ Experimental, not the default: docs/slo.md has formulas, results and limits.
 - Rows: admit while the predicted decode step keeps the ITL objective with a learned margin.
 - Chunk: as many prompt tokens per step as the prediction leaves, at least 32.
 - Order: retracted, aged on a bounded share, those whose TTFT can be kept, late ones.
-- Memory: the predicted peak leaves a margin.
+- Memory: the predicted peak leaves a margin; a late one that does not fit is passed by those who
+  do, until it is old.
 
 Exempt from rows and memory are retracted requests and the head of an idle engine; nobody is
 exempt from what the engine can physically hold, which the engine itself checks.
@@ -28,6 +29,7 @@ from twp_sglang.scheduling.decision import (
     Grant,
     GrantReason,
 )
+from twp_sglang.scheduling.explanation import prompt_to_serve
 from twp_sglang.scheduling.feasibility import TtftLines
 from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.load import ActiveLoad
@@ -39,6 +41,13 @@ from twp_sglang.scheduling.prefill_rate import PrefillRate
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
 from twp_sglang.scheduling.step_model import OnlineStepModel
+
+GRANTS_SPARE = 8
+"""Grants in a pass whose prompts fill the step already: the engine may find prefixes in its
+cache that nobody told of, and each further grant costs a look at memory."""
+
+PASSED_BY = 16
+"""Most requests that do not fit in memory and are passed by others in one pass."""
 
 
 class Slo(Policy):
@@ -64,6 +73,7 @@ class Slo(Policy):
         self.memory = MemoryGuard(config)
         self._load = ActiveLoad(0, 0)
         self._now_ms = 0.0
+        self._closed: ClosedReason = ""
         self._pass_index = 0
         self._step_ms: float | None = None
 
@@ -113,7 +123,7 @@ class Slo(Policy):
             self.memory.gaps.admitted(request, self._pass_index, self._now_ms)
         else:
             aged = self.lines.goes_first(request, self._now_ms)
-            self.lines.spent(request.prompt_tokens, aged=aged)
+            self.lines.spent(prompt_to_serve(request), aged=aged)
             if self.turns is not None and not request.preemptions:
                 self.turns.served_prompt(request)
         self._left(request)
@@ -170,16 +180,20 @@ class Slo(Policy):
         if self.turns is not None and self.turns.several:
             self.turns.served_rows(view.rows())
         kv = _kv_held(view)
-        open_to_rows = view.batch == 0 or self.model.admits(view.batch, kv)
+        waiting = len(queue)
+        open_to_rows = view.batch == 0 or self.model.admits(view.batch, kv, waiting)
         if not queue.retracted and not open_to_rows:
+            self._closed = "window"
             return Decision((), "window")
         grants: list[Grant] = []
         closed: ClosedReason = ""
+        skipped = 0
+        chunk, prompts = self._chunk(view, kv), view.owed_prompt_tokens
         load, batch, free = view.load_tokens, view.batch, view.kv_free_tokens
         capacity = max(1, view.kv_capacity_tokens)
         memory = self.memory.begin(view)
         for request in chain(self._returning(), self._order(view, kv, self.lines)):
-            if len(grants) == GRANTS_PER_PASS:
+            if len(grants) == GRANTS_PER_PASS or (len(grants) >= GRANTS_SPARE and prompts >= chunk):
                 closed = "limit"
                 break
             prompt = request.prompt_tokens
@@ -191,12 +205,19 @@ class Slo(Policy):
                 reason = "retracted"
             elif batch == 0:
                 reason = "idle"
-            elif not self.model.admits(batch, kv):
+            elif not self.model.admits(batch, kv, waiting - len(grants)):
                 closed = "window"
                 break
             elif not memory.fits(request):
                 closed = "kv"
-                break
+                skipped += 1
+                # Memory is saved up for those who can be in time and for those who are old;
+                # other late ones are passed by whoever fits.
+                waited_ms = view.now_ms - request.arrival_ms
+                may_pass = waited_ms < self.lines.aging_ms and self.lines.is_late(request)
+                if skipped > PASSED_BY or not may_pass:
+                    break
+                continue
             else:
                 reason = "policy"
             memory.join(request)
@@ -211,9 +232,11 @@ class Slo(Policy):
                     view.pass_index - request.arrival_pass,
                 )
             )
+            prompts += prompt_to_serve(request)
             load += request.expected_tokens
             batch += 1
             free -= prompt
+        self._closed = closed
         return Decision(tuple(grants), closed)
 
     def waiting_order(self, view: PassView) -> list[RequestInfo]:
@@ -249,9 +272,14 @@ class Slo(Policy):
         return lines.order(start, view.now_ms, rate)
 
     def chunk_tokens(self, view: PassView) -> int | None:
-        """Prompt tokens whose predicted step keeps the objective."""
-        chunk = self.model.chunk_tokens(_decoding(view), _kv_held(view))
-        if self._chunk_limit is not None and _decoding(view) > 0:
+        """Prompt tokens whose predicted step keeps the objective, and no more than pay."""
+        return self._chunk(view, _kv_held(view))
+
+    def _chunk(self, view: PassView, kv_tokens: int) -> int:
+        decoding = _decoding(view)
+        waiting = self.lines.waiting_tokens + view.owed_prompt_tokens
+        chunk = self.model.chunk_tokens(decoding, kv_tokens, waiting, view.now_ms)
+        if self._chunk_limit is not None and decoding > 0:
             chunk = min(chunk, self._chunk_limit)
         return chunk
 
@@ -260,6 +288,9 @@ class Slo(Policy):
     ) -> None:
         """Those found late in this pass stay late; remembers the load."""
         self.lines.commit()
+        if self._closed in ("window", "kv"):
+            self.model.pacing.crowded(self._now_ms)
+        self._closed = ""
         if load is not None:
             self._load = load
 

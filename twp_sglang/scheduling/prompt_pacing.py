@@ -1,0 +1,103 @@
+"""How many prompt tokens a step should carry, of those the objective allows.
+
+A step costs c whatever it carries, and its first ``free`` prompt tokens nothing (weights are
+being read meanwhile). Served in chunks of n >= free a prompt token costs
+
+    p + (c - p free)/n    ms of engine time, beside its decoding rows
+
+so where c <= p free, larger chunks gain nothing, and otherwise the gain is below OVERHEAD
+from ``(c - p free)/(OVERHEAD p)`` tokens on. Larger chunks then only lengthen the steps, and
+they empty the queue at once, so that the steps after them carry no prompt and waste what is
+free. Where prompts are most of the load, or memory bounds the rows, that waste is the
+difference between keeping up and not.
+
+While most steps of the last minute were mostly empty nothing can be wasted: whoever waits is
+then taken at once if one step holds them all, and a burst is met with the largest chunks
+where these bring prompts in markedly faster, which is where decoding takes most of a small
+step. What that costs the decoding rows is within their objective. Not where rows or memory have
+kept somebody out lately: prompts then come in as rows end, not as fast as they are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+OVERHEAD = 0.05
+"""Part of a prompt token's own cost that its share of the step may add."""
+
+SPARE = 1.25
+"""Over the tokens that are free: 20 % too few would lose a fifth of the prompt rate, 25 % too
+many costs a millisecond or two."""
+
+LIGHT = 0.5
+"""Below this part of the even chunk per step, on average, the engine has steps to spare."""
+
+WEIGHT = 0.0005
+"""Memory of that average: 2,000 steps, half a minute or so; a burst of some seconds does not fill
+it, a load that lasts does."""
+
+CROWDED_MS = 10_000.0
+"""How long that is held against larger chunks: as long as the memory of the prompt rate."""
+
+FASTER = 1.1
+"""Prompt rate of the largest chunk over that of the even one, from which a burst is worth longer
+steps."""
+
+
+class PromptPacing:
+    """Keeps the average of prompt tokens per step and picks the chunk."""
+
+    def __init__(self) -> None:
+        self.prompts_per_step = 0.0
+        self._crowded_until_ms = -inf
+
+    def crowded(self, now_ms: float) -> None:
+        """Rows or memory keep somebody out."""
+        self._crowded_until_ms = now_ms + CROWDED_MS
+
+    def observe(self, prefill_tokens: int) -> None:
+        """Take one step."""
+        self.prompts_per_step += WEIGHT * (prefill_tokens - self.prompts_per_step)
+
+    def chunk_tokens(
+        self,
+        allowed: int,
+        waiting_tokens: int,
+        even: float,
+        step_ms: Callable[[int], float],
+        now_ms: float,
+    ) -> int:
+        """Prompt tokens of the next step, at most ``allowed`` (by the objective).
+
+        Args:
+            allowed: at least 1.
+            waiting_tokens: of everybody who waits and of prompts under way.
+            even: from :func:`even_chunk`.
+            step_ms: predicted step with so many prompt tokens, above 0.
+            now_ms: the time.
+        """
+        if even >= allowed:
+            return allowed
+        chunk = max(1, int(even))
+        if self.prompts_per_step >= LIGHT * even or now_ms < self._crowded_until_ms:
+            return chunk
+        if waiting_tokens <= allowed or allowed * step_ms(chunk) > FASTER * chunk * step_ms(
+            allowed
+        ):
+            return allowed
+        return chunk
+
+
+def even_chunk(constant_ms: float, per_token_ms: float, free_tokens: float) -> float:
+    """Prompt tokens per step beyond which larger chunks gain next to nothing.
+
+    Args:
+        constant_ms: c.
+        per_token_ms: p; 0 means that prompts cost nothing, and no chunk is too large.
+        free_tokens: prompt tokens per step that cost nothing.
+    """
+    if per_token_ms <= 0:
+        return inf
+    fixed = constant_ms - per_token_ms * free_tokens
+    return max(SPARE * free_tokens, fixed / (OVERHEAD * per_token_ms))
