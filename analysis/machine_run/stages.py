@@ -40,8 +40,8 @@ REGULATED = Stage("regulated", "serve", ("stock",), "law regulated, calibrated")
 STAGES = (
     PROFILE,
     STOCK,
-    PAPER,
     LEARN,
+    PAPER,
     TUNED,
     STATIC_B0,
     SLO,
@@ -50,8 +50,8 @@ STAGES = (
     REGULATED,
     STATIC_CHUNK,
 )
-"""In the order of their worth when time is short: what the tuning rests on, the setting it
-must beat, the tuned one, and only then more rivals."""
+"""In the order of their worth when time is short: what the tuning rests on, the tuning, which
+takes seconds, the paper's law, the tuned setting, and only then more rivals."""
 
 STATIC = ("static-b0", "static-2b0", "static-chunk")
 """Of these the best is the rival."""

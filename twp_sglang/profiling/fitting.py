@@ -27,6 +27,11 @@ FEWEST_POINTS = 4
 _PARAMETERS = ("l_min_ms", "a_ms", "alpha_ms", "kappa_ms_per_token", "prefill_ms_per_token")
 
 
+_FREE_TOKENS = tuple(float(round(2.0 ** (k / 4))) for k in range(16, 45))
+"""Candidates from 16 to 2048, a fifth apart: the bend is sharp, and half as far off costs a
+step near it a tenth."""
+
+
 class FitError(ValueError):
     """Too little was measured for a model."""
 
@@ -69,7 +74,7 @@ def fit_steps(measured_ms: Mapping[StepPoint, float], held_out: frozenset[StepPo
     points, times = list(seen), np.array(list(seen.values()))
     knees = sorted({float(p.batch) for p in points if p.batch})[1:-1]
     chunks = sorted({p.chunk for p in points if p.chunk})
-    frees = [0.0, *(float(2**k) for k in range(4, 12) if chunks and 2**k < chunks[-1])]
+    frees = [0.0, *(free for free in _FREE_TOKENS if chunks and free < chunks[-1])]
     plain = min((_fit(points, times, 0.0, free) for free in frees), key=lambda c: c.error)
     best = plain
     for knee in knees:

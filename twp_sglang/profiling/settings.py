@@ -16,7 +16,7 @@ Graphs = Literal["all", "decode", "none"]
 
 GPU_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 GPU_CONTEXTS = (512, 2048, 8192)
-GPU_CHUNKS = (64, 256, 512, 1024, 2048, 4096)
+GPU_CHUNKS = (64, 128, 256, 512, 1024, 2048, 4096)
 CPU_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 CPU_CONTEXTS = (32, 128, 384)
 CPU_CHUNKS = (16, 64, 192)

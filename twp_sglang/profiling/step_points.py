@@ -124,14 +124,21 @@ def _ordered(points: Iterable[StepPoint], seed: int, left_out: tuple[str, ...]) 
         rest = [point for point in of_kind if point not in edge]
         rng.shuffle(rest)
         inside += rest
-    held = {
-        point
-        for of_kind in by_kind.values()
-        for point in [p for p in inside if p in of_kind][:: _HELD_OUT_EVERY - 1]
-    }
+    held = [point for of_kind in by_kind.values() for point in _held_out(of_kind, inside)]
     rng.shuffle(corners)
     rng.shuffle(inside)
     return Plan(points=(*corners, *inside), held_out=frozenset(held), left_out=left_out)
+
+
+def _held_out(points: Sequence[StepPoint], inside: Sequence[StepPoint]) -> list[StepPoint]:
+    """At most a quarter of ``points``, all of them ``inside``, and one of each batch or chunk:
+    a bend between two values can only be found where both are in the fit."""
+    taken: dict[tuple[int, int], StepPoint] = {}
+    for point in inside:
+        if point in points and len(taken) < len(points) // _HELD_OUT_EVERY:
+            # Along a grid of decode steps the batch decides, along prompts the chunk.
+            taken.setdefault((0, point.chunk) if point.chunk else (point.batch, 0), point)
+    return list(taken.values())
 
 
 def _corners(points: Sequence[StepPoint]) -> list[StepPoint]:

@@ -52,9 +52,9 @@ def test_all_is_planned_when_there_is_time() -> None:
 
 
 def test_short_of_time_the_rivals_go_first() -> None:
-    # profile 20, stock 80, paper 60, learn 5, tuned 60
+    # profile 20, stock 80, learn 5, paper 60, tuned 60
     short = planned(230)
-    assert short.run == ("profile", "stock", "paper", "learn", "tuned")
+    assert short.run == ("profile", "stock", "learn", "paper", "tuned")
     assert "takes about 60 s, of which 5 s are left" in short.left_out["static-b0"]
 
 
