@@ -365,9 +365,10 @@ class Runtime:
     def deliver(self, envelope: Envelope) -> None:
         """All ranks, in the same pass: feed the policy. Repeats are recognised."""
         for sample in self._relay.unpack(envelope):
+            # Before the policy learns from it, or it would predict what it was told.
+            self.recent.add(sample, self.policy.predicted_ms(sample))
             self.policy.observe(sample)
             self.waiting_time.observe(sample, self.policy.queue)
-            self.recent.add(sample, self.policy.predicted_ms(sample))
             self._newest_sample_step = sample.step
 
     def state(self) -> dict[str, Any]:
