@@ -23,6 +23,7 @@ from patches.active_load import ActiveLoadReader
 from patches.admission_records import granted, taken
 from patches.arrivals import Arrivals, arrival_of, info_of
 from patches.door import Door
+from patches.informed import informed
 from patches.metrics.exporter import Exporter
 from patches.offering import Offering
 from patches.recording import Recording
@@ -73,7 +74,7 @@ class Runtime:
         """Prompt tokens per step while somebody decodes; None leaves SGLang's own chunk."""
         self.chunk_unset = () if config.chunk_tokens else (chunk_tokens,)
         """What the launcher chose where the configuration has no chunk; empty where it has."""
-        self.policy = build_policy(config)
+        self.policy = build_policy(informed(config, scheduler))
         self.lengths = DeclaredLengths()
         self._load_reader = ActiveLoadReader(self.lengths)
         self._offering = Offering(arrival_of)
@@ -136,7 +137,7 @@ class Runtime:
         Raises:
             ValueError: the policy cannot take it; nothing has changed.
         """
-        self.policy.reconfigure(config)
+        self.policy.reconfigure(informed(config, self._scheduler))
         self.config, self.chunk_tokens = config, chunk_tokens
         self.revision += 1
         # A trace is judged by the configuration in its header.
