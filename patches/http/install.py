@@ -33,7 +33,9 @@ def add_routes(table: HookTable, arguments: Any) -> str | None:
     if workers > 1:
         return (
             f"--tokenizer-worker-num {workers}: SGLang's HTTP workers are processes of their own "
-            "that know nothing of TWP, so there is no /twp here; /server_info has the state"
+            "that know nothing of TWP. There is no /twp here (/server_info has the state), X-TWP-* "
+            "headers are ignored, refusals carry no Retry-After, and a refused stream ends with an "
+            "error event instead of a 429"
         )
     prove(table.hooks)
     from sglang.srt.entrypoints import http_server

@@ -11,6 +11,7 @@ from patches.sglang_0_5 import (
     construction,
     emulation,
     gate,
+    http_requests,
     page_access,
     queueing,
     ranking,
@@ -70,8 +71,8 @@ EMULATION_TABLES = (HookTable("0.5.20", "0.5.23", emulation.HOOKS),)
 one that does."""
 
 
-HTTP_TABLES = (HookTable("0.5.20", "0.5.23", page_access.HOOKS),)
-"""Of the HTTP process, where the routes under /twp are served."""
+HTTP_TABLES = (HookTable("0.5.20", "0.5.23", (*page_access.HOOKS, *http_requests.HOOKS)),)
+"""Of the HTTP process, where requests come in and the routes under /twp are served."""
 
 
 class Verdict(NamedTuple):

@@ -95,6 +95,7 @@ def _serve_stock(argv: list[str]) -> int:
 def _serve(asked: options.Options) -> int:
     """Serve with hooks: TWP's, those of the emulated engine, or both."""
     from patches import fault_injection
+    from patches.http.doorway_install import add_doorway
     from patches.http.install import add_routes, announce
     from patches.install import ProofError
     from patches.process import Payload, entry_for
@@ -114,7 +115,8 @@ def _serve(asked: options.Options) -> int:
     from sglang.srt.utils import kill_process_tree
 
     http_hooks = HTTP_TABLES[-1]
-    announce(http_hooks)
+    if steers:
+        announce(http_hooks)
     load_plugins()
     try:
         engine_argv = emulation.with_model(asked.engine_argv) if emulates else asked.engine_argv
@@ -165,16 +167,19 @@ def _serve(asked: options.Options) -> int:
     )
     try:
         arguments.resolve_once()
+        from sglang.srt.entrypoints import http_server
+
         if steers:
             absent = add_routes(http_hooks, arguments)
+            if absent is None:
+                add_doorway(http_server.app, http_server.get_global_state)
             logger.warning("TWP: %s", absent or "live page at /twp, configuration at /twp/config")
-        from sglang.srt.entrypoints.http_server import launch_server
 
-        launch_server(arguments, run_scheduler_process_func=entry_for(payload))
+        http_server.launch_server(arguments, run_scheduler_process_func=entry_for(payload))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except ProofError as error:
-        print(f"twp: /twp cannot be served: {error}", file=sys.stderr)
+        print(f"twp: the HTTP process cannot be attended to: {error}", file=sys.stderr)
         return EXIT_FAILED
     except RuntimeError as error:
         # SGLang's word for a scheduler that died; the process itself has said why.
@@ -194,7 +199,7 @@ def _hooks_fit(steers: bool, emulates: bool) -> bool:
 
     for wanted, tables, whose, check, way_out in (
         (steers, TABLES, "TWP's", "check", ", or serve with --twp-policy off"),
-        (steers, HTTP_TABLES, "the live page's", "check", ", or serve with --twp-policy off"),
+        (steers, HTTP_TABLES, "the HTTP process's", "check", ", or serve with --twp-policy off"),
         (emulates, EMULATION_TABLES, "the emulated engine's", "check --emulation", ""),
     ):
         if not wanted:
