@@ -145,6 +145,12 @@ def _window(facts: Facts, expected_tokens: int | None) -> str:
 
 
 def _memory(facts: Facts, expected_tokens: int | None) -> str:
+    if facts.policy == "slo":
+        now = "" if facts.kv_free is None else f" ({facts.kv_free:.0%} of it is free now)"
+        return (
+            "by the forecast of their lengths, those who run and the next request would come to "
+            f"need more KV cache than there is{now}"
+        )
     if facts.kv_free is None or facts.kv_threshold is None:
         return "the KV cache is too full for the next prompt"
     return (
