@@ -49,7 +49,7 @@ def _state(runtime: Runtime, scheduler: Any, question: Question) -> Answer:
         "state": {
             **state,
             "why": status_line(facts_of(state)),
-            "steps": runtime.recent.summary(told.get(str(runtime.replica), -1))._asdict(),
+            "steps": runtime.watching.recent.summary(told.get(str(runtime.replica), -1))._asdict(),
         }
     }
 

@@ -23,6 +23,7 @@ from patches.active_load import ActiveLoadReader
 from patches.admission_records import granted, taken
 from patches.arrivals import Arrivals, arrival_of, info_of
 from patches.door import Door
+from patches.informed import informed
 from patches.metrics.exporter import Exporter
 from patches.offering import Offering
 from patches.recording import Recording
@@ -30,6 +31,7 @@ from patches.sample_relay import Envelope, SampleRelay
 from patches.sglang_0_5 import engine_view
 from patches.step_meter import StepMeter, sample_of
 from patches.telemetry import Telemetry
+from patches.watching import Watching
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.active_rows import RowsReader, nobody
 from twp_sglang.scheduling.decision import Decision, Grant
@@ -37,9 +39,7 @@ from twp_sglang.scheduling.lengths import DeclaredLengths
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.overload import Refusal
 from twp_sglang.scheduling.policies import build_policy
-from twp_sglang.scheduling.recent_steps import RecentSteps
 from twp_sglang.scheduling.sample import PassView
-from twp_sglang.scheduling.waiting_time import WaitingTime
 from twp_sglang.trace import AdmissionRecord, StepRecord
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Runtime:
         """Prompt tokens per step while somebody decodes; None leaves SGLang's own chunk."""
         self.chunk_unset = () if config.chunk_tokens else (chunk_tokens,)
         """What the launcher chose where the configuration has no chunk; empty where it has."""
-        self.policy = build_policy(config)
+        self.policy = build_policy(informed(config, scheduler))
         self.lengths = DeclaredLengths()
         self._load_reader = ActiveLoadReader(self.lengths)
         self._offering = Offering(arrival_of)
@@ -89,8 +89,7 @@ class Runtime:
         self._start_s = self._clock()
         self._scheduler = scheduler
         self._capacity = engine_view.kv_capacity_tokens(scheduler)
-        self.recent = RecentSteps()
-        self.waiting_time = WaitingTime()
+        self.watching = Watching()
         # Of the pass under way.
         self._grants: dict[int, Grant] = {}
         self._decision: Decision | None = None
@@ -138,7 +137,7 @@ class Runtime:
         Raises:
             ValueError: the policy cannot take it; nothing has changed.
         """
-        self.policy.reconfigure(config)
+        self.policy.reconfigure(informed(config, self._scheduler))
         self.config, self.chunk_tokens = config, chunk_tokens
         self.revision += 1
         # A trace is judged by the configuration in its header.
@@ -365,9 +364,8 @@ class Runtime:
     def deliver(self, envelope: Envelope) -> None:
         """All ranks, in the same pass: feed the policy. Repeats are recognised."""
         for sample in self._relay.unpack(envelope):
+            self.watching.take(sample, self.policy)
             self.policy.observe(sample)
-            self.waiting_time.observe(sample, self.policy.queue)
-            self.recent.add(sample, self.policy.predicted_ms(sample))
             self._newest_sample_step = sample.step
 
     def state(self) -> dict[str, Any]:
@@ -384,10 +382,7 @@ class Runtime:
             "load_tokens": load.load_tokens,
             "batch": load.batch,
             "queue": len(self._scheduler.waiting_queue),
-            "kv_free": engine_view.kv_free_tokens(self._scheduler) / max(1, self._capacity),
-            "kv_threshold": self.policy.kv_threshold,
-            "kv_capacity_tokens": self._capacity,
-            "prompt_tokens_per_s": self.waiting_time.prompt_tokens_per_s,
+            **self.watching.state(self.policy, self._scheduler, self._capacity),
             "closed": self._closed,
             "chunk_tokens": self.chunk_tokens,
             "pass": self.pass_index,

@@ -99,6 +99,7 @@ def _metrics(run: Run, slo_lists: Sequence[str], span_s: float, whole_half: bool
         "duration_s": latency.duration_s,
         "whole_half": whole_half,
         "tokens_per_s": latency.output_tokens_per_s,
+        "tokens_per_s_arrivals": _tokens_within(run, span_s),
         "itl_cv": latency.itl_cv,
         "retractions": result.retractions,
         "forced": result.forced,
@@ -118,6 +119,20 @@ def _metrics(run: Run, slo_lists: Sequence[str], span_s: float, whole_half: bool
         metrics["window_tokens_p50"] = float(np.median(windows))
         metrics["window_cv"] = float(windows.std() / windows.mean())
     return metrics
+
+
+def _tokens_within(run: Run, span_s: float) -> float:
+    """Tokens per second while requests arrived: the run's own rate also counts the time that
+    the last ones take, which depends on who is left for the end."""
+    if span_s <= 0.0:
+        return 0.0
+    done_ms = run.decode_done_ms()
+    end_ms = min(request.arrival_ms for request in run.requests) + 1e3 * span_s
+    tokens = sum(
+        int(np.searchsorted(token_times(request, done_ms).token_ms, end_ms, side="right"))
+        for request in run.requests
+    )
+    return tokens / span_s
 
 
 def _goodput(run: Run, slo_lists: Sequence[str]) -> dict[str, dict[str, float]]:

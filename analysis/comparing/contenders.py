@@ -28,7 +28,7 @@ DERIVED = {
     "calibration would; 'learned' gives it nothing",
 }
 
-CHUNKS = (64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+CHUNKS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Prompt tokens per step: from the paper's to one that fills 100 ms of an H100."""
 
 CAPS = (8, 16, 32, 64, 128, 256, 2048)

@@ -27,6 +27,7 @@ GOODPUT = {
 
 PLAIN = (
     "tokens_per_s",
+    "tokens_per_s_arrivals",
     "ttft_ms_p50",
     "ttft_ms_p95",
     "ttft_ms_p99",

@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -22,6 +23,9 @@ PREFIX = "/twp"
 router = APIRouter(prefix=PREFIX, tags=["twp"])
 
 _FORWARDED_MAX_CHARACTERS = 100
+
+_BODY_MAX_BYTES = 65_536
+"""Some fifty fields take 2 kB."""
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -66,7 +70,12 @@ async def patch_config(request: Request) -> Response:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise changes.Refused("send the fields as JSON, with Content-Type: application/json", 415)
-    made = await changes.change(changes.parsed(await request.body()), _who(request))
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        # SGLang lets pages of any site call it; with a browser inside the network and no key
+        # that would be enough to change the configuration.
+        raise changes.Refused(f"a page of {origin!r} may not change this server", 403)
+    made = await changes.change(changes.parsed(await _body(request)), _who(request))
     made["changes"] = {
         name: {"from": old, "to": new} for name, (old, new) in made["changes"].items()
     }
@@ -154,6 +163,16 @@ class _Looks:
             if newest is not None:
                 self._seen[str(replica["replica"])] = newest
         return state
+
+
+async def _body(request: Request) -> bytes:
+    """The body, as long as it can be a configuration."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _BODY_MAX_BYTES:
+            raise changes.Refused(f"the body is longer than {_BODY_MAX_BYTES:,} bytes", 413)
+    return body
 
 
 def _stopping() -> bool:

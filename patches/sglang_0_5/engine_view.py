@@ -143,3 +143,20 @@ def batch_facts(batch: Any) -> BatchFacts:
     # A mixed batch counts each decoding row as one token to extend by.
     prefill_tokens = int(batch.extend_num_tokens or 0) - decoding
     return BatchFacts("mixed" if decoding else "prefill", decoding, prefill_tokens)
+
+
+def graph_ceiling_rows(scheduler: Any) -> int | None:
+    """Largest batch whose decode step SGLang has captured as a CUDA graph; None where it has
+    captured none, or more than it ever runs.
+
+    Equal on all ranks: sizes follow from the server's arguments. Where SGLang keeps the runner
+    elsewhere the answer is None, which costs a jump that must be learned and nothing else.
+    """
+    model_runner = getattr(getattr(scheduler, "tp_worker", None), "model_runner", None)
+    runner = getattr(model_runner, "decode_cuda_graph_runner", None)
+    sizes = getattr(runner, "capture_bs", None)
+    if not sizes:
+        return None
+    rows = int(max(sizes))
+    most = getattr(scheduler, "max_running_requests", None)
+    return None if most is not None and rows >= most else rows

@@ -66,7 +66,7 @@ async def test_a_change_is_made_on_all_replicas_and_audited(
         (b"{", 400, "not JSON"),
         (b'{"gamma": 0.1, "gamma": 0.2}', 400, "gamma is given twice"),
         (b'{"gamma": NaN}', 400, "NaN is no JSON number"),
-        (b'{"gamma": ' + b"[" * 100_000, 400, "JSON"),
+        (b'{"gamma": ' + b"[" * 60_000, 400, "JSON"),
         (b"\xff", 400, "not JSON"),
     ],
 )
@@ -84,6 +84,23 @@ async def test_json_must_be_called_so() -> None:
         url = server.url + "/twp/config"
         status, answer = await call("PATCH", url, {"gamma": 0.2}, kind="text/plain")
         assert (status, "Content-Type" in answer["error"]) == (415, True)
+
+
+async def test_pages_of_other_sites_may_not_change_it() -> None:
+    with serving(Replica()) as server:
+        async with aiohttp.ClientSession() as session:
+            for origin, status in (("http://elsewhere.example", 403), (server.url, 200)):
+                async with session.patch(
+                    server.url + "/twp/config", json={"gamma": 0.3}, headers={"Origin": origin}
+                ) as answer:
+                    assert answer.status == status
+        assert server.replicas[0].runtime.revision == 1
+
+
+async def test_a_body_without_end_is_refused() -> None:
+    with serving(Replica()) as server:
+        status, answer = await call("PATCH", server.url + "/twp/config", b" " * 70_000)
+        assert (status, "longer than" in answer["error"]) == (413, True)
 
 
 async def test_a_replica_that_fails_takes_the_others_back() -> None:

@@ -43,9 +43,11 @@ class History:
 
 
 def step_ms(state: State) -> float | None:
-    """Time of a step now, ms."""
+    """Time of a step now, ms; after a fallback nobody measures, and the last one is history."""
     steps = state.get("steps") or {}
     value: float | None = steps.get("step_ms")
+    if state.get("fallback_reason"):
+        return None
     return state.get("itl_ms") if value is None else value
 
 

@@ -126,7 +126,7 @@ def test_the_state_says_why_requests_wait() -> None:
 def test_steps_are_told_once_to_whoever_remembers_the_last() -> None:
     desk = Desk()
     for step in range(4):
-        desk.runtime.recent.add(StepSample(step, "decode", 10.0, 2, 0, 100), None)
+        desk.runtime.watching.recent.add(StepSample(step, "decode", 10.0, 2, 0, 100), None)
     assert desk.ask("state", after_step={"0": 1})["state"]["steps"]["steps"] == 2
 
 
@@ -152,7 +152,7 @@ def test_the_expected_wait_comes_from_the_measured_rate() -> None:
     desk.join("c")
     for step in range(1, 50):
         sample = StepSample(step, "mixed", 10.0, 8, 5, 100)
-        desk.runtime.waiting_time.observe(sample, desk.runtime.policy.queue)
+        desk.runtime.watching.waiting_time.observe(sample, desk.runtime.policy.queue)
     found = desk.ask("explain", rid="c")["found"]
     assert found["expected_wait_s"] == pytest.approx(20 / 500)
     assert "20 prompt tokens" in found["expected_wait_how"]

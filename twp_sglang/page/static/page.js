@@ -152,7 +152,8 @@ function replicas(all) {
 
 function numbers(state) {
   const goal = limit(state);
-  const step = state.steps?.step_ms ?? state.itl_ms;
+  // After a fallback nobody measures: the last value is history.
+  const step = state.steps?.step_ms ?? (state.fallback_reason ? null : state.itl_ms);
   const tiles = [
     ["Inter-token latency", brief(step), "ms", goal == null ? sigma(state) : `objective ${brief(goal)} ms`, goal != null && step > goal],
     ["Running", count(state.batch), "", `${brief(state.steps?.output_tokens_per_s)} tokens per second`],
@@ -241,20 +242,23 @@ function fill({ config, revision: number, changes }) {
   const touched = new Set(changes.flatMap((one) => Object.keys(one.changes)));
   by("revision").textContent = number ? `changed ${number === 1 ? "once" : `${number} times`} since the start` : "as started";
   by("config").replaceChildren(
-    ...Object.entries(config).filter(([name]) => name !== "evidence").map(([name, value]) =>
-      line(name, value == null ? "unset" : String(value), touched.has(name) ? "changed" : "")),
+    ...Object.entries(config).filter(([name]) => name !== "evidence").map(([name, value]) => {
+      const row = element("div", touched.has(name) ? "changed" : "");
+      element("code", "", element("dt", "", row)).textContent = name;
+      element("code", "", element("dd", "", row)).textContent = value == null ? "unset" : String(value);
+      return row;
+    }),
   );
   const past = [...changes].reverse().map((one) =>
     line(
       new Date(1000 * one.time_unix_s).toLocaleString(),
       `${Object.entries(one.changes).map(([name, [from, to]]) => `${name} ${from ?? "unset"} → ${to ?? "unset"}`).join(", ")} (${one.by})`,
-      "",
     ));
-  by("changes").replaceChildren(...(past.length ? past : [line("none", "", "")]));
+  by("changes").replaceChildren(...(past.length ? past : [line("none", "")]));
 }
 
-function line(name, value, className) {
-  const row = element("tr", className);
+function line(name, value) {
+  const row = element("tr");
   const head = element("th", "", row);
   head.scope = "row";
   element("code", "", head).textContent = name;
