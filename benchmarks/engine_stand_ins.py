@@ -102,4 +102,6 @@ class Scheduler:
         self.enable_overlap = True
         self.new_token_ratio_tracker = NewTokenRatio()
         self.enable_priority_scheduling = False
+        self.enable_priority_preemption = False
+        self.priority_scheduling_preemption_threshold = 10
         self.schedule_low_priority_values_first = False

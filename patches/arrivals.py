@@ -49,6 +49,7 @@ class Arrivals:
             produced_tokens=produced,
             retractions=retractions + retracted,
             charged_tokens=charged,
+            preemptions=0 if before is None else before.preemptions,
         )
         self._next_seq += 1
         setattr(req, INFO_ATTRIBUTE, info)
@@ -56,12 +57,14 @@ class Arrivals:
 
     def _priority(self, req: Any) -> int:
         value = req.priority
-        if value is None or not self._scheduler.enable_priority_scheduling:
+        if not self._scheduler.enable_priority_scheduling:
             return 0
+        if value is None:
+            return -PRIORITY_MOST
         low_first = self._scheduler.schedule_low_priority_values_first
         larger_first = -int(value) if low_first else int(value)
-        # SGLang gives requests without a priority the last integer there is; arrays of
-        # priorities must be able to hold its negative.
+        # SGLang gives requests without a priority the last integer there is, once they have
+        # joined; arrays of priorities must be able to hold its negative.
         return min(max(larger_first, -PRIORITY_MOST), PRIORITY_MOST)
 
 

@@ -26,6 +26,7 @@ from patches.door import Door
 from patches.informed import informed
 from patches.metrics.exporter import Exporter
 from patches.offering import Offering
+from patches.preemptions import Preemptions
 from patches.recording import Recording
 from patches.sample_relay import Envelope, SampleRelay
 from patches.sglang_0_5 import engine_view
@@ -82,6 +83,7 @@ class Runtime:
         self._door = Door(scheduler, self.policy, self._arrivals)
         self.deciding = True
         self.fallbacks = 0
+        self.preemptions = Preemptions()
         self.fallback_reason: str | None = None
         self.pass_index = 0
         self._faults = fault_injection.requested()
@@ -213,6 +215,9 @@ class Runtime:
                 waiting_queue, [grant.request.handle for grant in decision.grants]
             )
         self._grants = {id(grant.request.handle): grant for grant in decision.grants}
+        if decision.preempts:
+            # SGLang preempts for a candidate that finds no slot; this one finds none.
+            running_batch.batch_is_full = True
 
     def _decide(self, running_batch: Any) -> Decision:
         view = self._seen = self.view(running_batch)
@@ -241,6 +246,7 @@ class Runtime:
             owed,
             self._relay.now_ms,
             rows,
+            engine_view.preemption_threshold(scheduler),
         )
 
     def step_chunk_tokens(self, running_batch: Any, page_size: int) -> int | None:
@@ -379,6 +385,7 @@ class Runtime:
             "deciding": self.deciding and self.policy.enforces,
             "fallbacks": self.fallbacks,
             "fallback_reason": self.fallback_reason,
+            "preemptions": self.preemptions.count,
             "load_tokens": load.load_tokens,
             "batch": load.batch,
             "queue": len(self._scheduler.waiting_queue),

@@ -17,6 +17,8 @@ READS = (
     f"{SCHEDULER}:Scheduler.running_batch",
     f"{SCHEDULER}:Scheduler.chunked_req",
     f"{SCHEDULER}:Scheduler.new_token_ratio_tracker",
+    f"{SCHEDULER}:Scheduler.enable_priority_preemption",
+    f"{SCHEDULER}:Scheduler.priority_scheduling_preemption_threshold",
     f"{SCHEDULE_BATCH}:Req.rid",
     f"{SCHEDULE_BATCH}:Req.origin_input_ids",
     f"{SCHEDULE_BATCH}:Req.output_ids",
@@ -121,6 +123,13 @@ def new_token_ratio(scheduler: Any) -> float:
     """Share of the outstanding output that SGLang reserves, 0 to 1; equal on all ranks, which
     take the same steps."""
     return float(scheduler.new_token_ratio_tracker.current)
+
+
+def preemption_threshold(scheduler: Any) -> int | None:
+    """Difference of priority above which SGLang preempts; None where it never does."""
+    if not scheduler.enable_priority_preemption:
+        return None
+    return int(scheduler.priority_scheduling_preemption_threshold)
 
 
 def kv_capacity_tokens(scheduler: Any) -> int:

@@ -17,7 +17,6 @@ REFUSED = [
     (["--enable-hisparse"], "--enable-hisparse"),
     (["--speculative-algorithm", "NGRAM"], "--speculative-algorithm"),
     (["--is-embedding"], "--is-embedding"),
-    (["--enable-priority-scheduling"], "--enable-priority-scheduling"),
     (["--enable-lora"], "--enable-lora"),
     (["--schedule-policy", "lpm"], "--schedule-policy"),
     (["--use-ray"], "--use-ray"),

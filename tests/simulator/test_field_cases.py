@@ -345,3 +345,32 @@ def test_12_high_priority_waits_a_bounded_time_when_preemption_is_on(policy: str
 @pytest.mark.parametrize("policy", ["off", "fcfs", "twp", "slo"])
 def test_12_equal_priorities_never_swap(policy: str) -> None:
     assert _four_long_then(0, policy, preemption=True).result.preemptions == 0
+
+
+def test_12_where_the_objective_and_not_the_slots_is_full_a_row_makes_way_too() -> None:
+    """Rows cost 5 ms each: 7 keep 50 ms, and all are taken by long answers."""
+    workload = [Request(0.1 * i, 100, 1500) for i in range(8)]
+    workload.append(Request(20.0, 100, 10, priority=20))
+    model = {"l_min_ms": 10.0, "a_ms": 5.0, "prefill_ms_per_token": 0.01}
+    waits = {}
+    for preemption in (True, False):
+        engine = mixed(priority_preemption=preemption)
+        run = serve(workload, "slo", engine=engine, model=affine(**model), config=model)
+        assert run.result.latency.completed == 9
+        assert run.result.preemptions == preemption
+        waits[preemption] = ttft_s(run, 8)
+    assert waits[True] < 0.5
+    assert waits[False] > 10.0
+
+
+def test_12_a_stream_of_high_priorities_does_not_preempt_the_same_request_for_ever() -> None:
+    """Two a second, each taking a slot for a second: by its doubling protection a request is
+    preempted a handful of times, and everybody ends."""
+    workload = [Request(0.0, 100, 1000)] * 2
+    workload += [Request(1.0 + 0.5 * i, 100, 80, priority=20) for i in range(120)]
+    engine = mixed(max_running_requests=2, priority_preemption=True)
+    for policy in ("slo", "fcfs"):
+        run = serve(workload, policy, engine=engine, config={"h0_tokens": 20_000.0})
+        assert run.result.latency.completed == 122
+        infos = [request.info for request in run.requests[:2]]
+        assert all(info is not None and 1 <= info.preemptions <= 6 for info in infos)

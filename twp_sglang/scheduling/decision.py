@@ -29,6 +29,8 @@ class Decision(NamedTuple):
     grants: tuple[Grant, ...]
     closed: ClosedReason
     """Why the next request must wait; empty when nobody is left waiting."""
+    preempts: bool = False
+    """The only grant takes the place of a running request of lower priority, or of none."""
 
 
 NOBODY_WAITS = Decision((), "")

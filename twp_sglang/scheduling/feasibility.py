@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heappop, heappush, merge
 from itertools import chain
+from math import inf
 
 from twp_sglang.scheduling.client_turns import ClientTurns, TurnLine
 from twp_sglang.scheduling.explanation import prompt_to_serve
@@ -56,10 +57,11 @@ class TtftLines:
         self._fresh: dict[int, RequestInfo] = {}
         self._fresh_tokens = 0
         self._turns = turns
+        self._priorities: set[int] = set()
         self._fresh_seats = TurnLine(turns)
         self._late_seats = TurnLine(turns)
         self._plain = True
-        """Whether arrival is the order of due dates: one priority, no objectives of their own."""
+        """Whether arrival is the order of due dates: nobody has an objective of its own."""
         self._late: list[tuple[_Key, RequestInfo]] = []
         self._late_tokens = 0
         self._found_late: list[RequestInfo] = []
@@ -105,8 +107,8 @@ class TtftLines:
         self._fresh[request.seq] = request
         self._fresh_tokens += prompt_to_serve(request)
         self._fresh_seats.add(self._due(request), request)
-        first = next(iter(self._fresh.values()))
-        if request.priority != first.priority or request.ttft_slo_ms is not None:
+        self._priorities.add(request.priority)
+        if request.ttft_slo_ms is not None or request.preemptions:
             self._plain = False
 
     def discard(self, request: RequestInfo) -> None:
@@ -116,12 +118,16 @@ class TtftLines:
             self._fresh_seats.discard(self._due(request), request)
             if not self._fresh:
                 self._plain = True
+                if not self._late:
+                    self._priorities.clear()
             return
         place = self._place(request)
         if place is not None:
             del self._late[place]
             self._late_tokens -= prompt_to_serve(request)
             self._late_seats.discard(_key(request), request)
+            if not self._fresh and not self._late:
+                self._priorities.clear()
 
     def is_late(self, request: RequestInfo) -> bool:
         """Whether it stands in the late line."""
@@ -140,8 +146,8 @@ class TtftLines:
         self.credit_tokens = min(self.credit_tokens, CREDIT_MAX_TOKENS)
 
     def order(self, start_ms: float, now_ms: float, tokens_per_ms: float) -> Iterator[RequestInfo]:
-        """Everybody in the order to serve: aged ones as far as credit goes, those who can
-        keep the objective, late ones.
+        """Everybody in the order to serve: aged ones as far as credit goes, then by priority,
+        and of each priority those who can keep the objective before late ones.
 
         Args:
             start_ms: when the next prompt can begin, step and prompts under way included.
@@ -153,7 +159,19 @@ class TtftLines:
         first = {request.seq for request in aged}
         rest = (request for request in self._late_seats.in_turn() if request.seq not in first)
         # Those found late in this very pass come last: they join the line at its end.
-        return chain(aged, fresh, rest, list(self._found_late))
+        found = list(self._found_late)
+        if len(self._priorities) > 1:
+            return chain(aged, merge(fresh, rest, found, key=lambda request: -request.priority))
+        return chain(aged, fresh, rest, found)
+
+    def foremost(self) -> RequestInfo | None:
+        """The first of the highest priority; fresh before late."""
+        first = (next(line.in_turn(), None) for line in (self._fresh_seats, self._late_seats))
+        return max(
+            (request for request in first if request is not None),
+            key=lambda request: request.priority,
+            default=None,
+        )
 
     def commit(self) -> None:
         """Those found late by the last order join the late line for good."""
@@ -181,7 +199,7 @@ class TtftLines:
         if not self._fresh:
             return iter(())
         line = self._fresh_seats.in_turn()
-        if self._plain:
+        if self._plain and len(self._priorities) <= 1:
             oldest = next(iter(self._fresh.values()))
             if start_ms + self._fresh_tokens / tokens_per_ms <= self._due_ms(oldest):
                 return line
@@ -193,14 +211,16 @@ class TtftLines:
         tokens = 0
         # Each client makes way for itself: with turns, one that sends too much does not push
         # another one's requests into the late line.
-        longest: dict[str, list[tuple[int, int, RequestInfo]]] = {}
+        # And no request makes way for one of lower priority.
+        longest: dict[tuple[int, str], list[tuple[int, int, RequestInfo]]] = {}
         dropped: set[int] = set()
         for request in line:
             prompt = prompt_to_serve(request)
             tokens += prompt
             client = "" if self._turns is None else request.client
-            own = longest.setdefault(client, [])
-            heappush(own, (-prompt, request.seq, request))
+            own = longest.setdefault((request.priority, client), [])
+            if not request.preemptions:
+                heappush(own, (-prompt, request.seq, request))
             if start_ms + tokens / tokens_per_ms > self._due_ms(request):
                 # Of equally long ones the oldest: the count is the same, and those who stay
                 # have the most time left instead of being served at the very deadline.
@@ -212,12 +232,15 @@ class TtftLines:
         return (request for request in line if request.seq not in dropped)
 
     def _due_ms(self, request: RequestInfo) -> float:
-        """When its first token is due."""
+        """When its first token is due; one that was preempted has had it."""
+        if request.preemptions:
+            return inf
         return request.arrival_ms + (request.ttft_slo_ms or self._slo_ms)
 
     def _due(self, request: RequestInfo) -> tuple[float, ...]:
-        """Larger priority first, then what is due first, then arrival."""
-        return (-request.priority, self._due_ms(request), request.seq)
+        """Larger priority first, then those that were preempted, what is due first, arrival."""
+        due_ms = -inf if request.preemptions else self._due_ms(request)
+        return (-request.priority, due_ms, request.seq)
 
     def _place(self, request: RequestInfo) -> int | None:
         place = bisect_left(self._late, _key(request), key=lambda entry: entry[0])

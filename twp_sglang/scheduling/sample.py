@@ -49,3 +49,5 @@ class PassView(NamedTuple):
     """Rank 0's clock, as all ranks know it; 0 where no policy reads it."""
     rows: RowsReader = nobody
     """The active requests one by one, for policies with ``reads_rows``; valid during the pass."""
+    preemption_threshold: int | None = None
+    """Difference of priority above which the engine preempts; None where it never does."""

@@ -59,14 +59,6 @@ _REFUSALS = (
     ),
     _Refusal("--is-embedding", _set("is_embedding"), "there is no inter-token latency to pace"),
     _Refusal(
-        "--enable-priority-scheduling",
-        lambda a: (
-            bool(getattr(a, "enable_priority_scheduling", False))
-            and not getattr(a, "disable_priority_preemption", False)
-        ),
-        "it preempts running requests past the gate; add --disable-priority-preemption",
-    ),
-    _Refusal(
         "--enable-lora",
         lambda a: bool(getattr(a, "enable_lora", False) or getattr(a, "lora_paths", None)),
         "SGLang skips requests whose adapter is not loaded, and the gate never skips its head; "

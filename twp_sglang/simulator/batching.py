@@ -129,8 +129,11 @@ class Batcher:
             owed,
             driver.now_ms,
             rows_reader(self) if driver.reads_rows else nobody,
+            settings.preemption_threshold if settings.priority_preemption else None,
         )
         candidates = driver.candidates(view)
+        if driver.preempts:
+            self.full = True
         budget = self._budget(running, driver.chunk_tokens(view))
         taken: list[tuple[LiveRequest, int]] = []
         if chunked is not None:
@@ -320,6 +323,8 @@ class Batcher:
             ahead = request.spec.priority - running.spec.priority
             if ahead <= settings.preemption_threshold:
                 break
+            if not self.driver.may_give_way(running, rows.produced(running)):
+                continue
             chosen.append(running)
             missing -= self._remaining(running) * share
             if missing <= 0:
@@ -330,7 +335,7 @@ class Batcher:
             budget.charge(-self._remaining(victim) * share)
             self._evict(victim)
             self.preemptions += 1
-            self.driver.enqueue(victim, retracted=False)
+            self.driver.preempted(victim)
         return True
 
     def _evict(self, request: LiveRequest) -> None:

@@ -160,7 +160,9 @@ def _steps(engine: Engine, limit: int, until_ms: float, asks: bool) -> None:
         if asks:
             assert policy is not None
             reader = rows_reader(batcher, taken) if driver.reads_rows else nobody
-            view = _new(PassView, (pass_index + 1, load, riding, free, capacity, 0, now, reader))
+            view = _new(
+                PassView, (pass_index + 1, load, riding, free, capacity, 0, now, reader, None)
+            )
             if policy.decide(view).grants:
                 break
         if paged:

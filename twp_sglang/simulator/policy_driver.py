@@ -18,6 +18,7 @@ from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.overload import Refusal
 from twp_sglang.scheduling.policies.base import Policy, Signals
+from twp_sglang.scheduling.preemption import protected
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepKind, StepSample
 from twp_sglang.simulator.live_request import LiveRequest
@@ -124,6 +125,7 @@ class PolicyDriver:
             retractions=request.retractions,
             cached_tokens=cached_tokens,
             charged_tokens=0 if request.info is None else request.info.charged_tokens,
+            preemptions=0 if request.info is None else request.info.preemptions,
         )
         self._next_seq += 1
         if self.steers and not retracted:
@@ -194,6 +196,22 @@ class PolicyDriver:
         if len(self._priorities) > 1:
             return sorted(self._line, key=lambda request: -request.spec.priority)
         return self._from_the_front(len(self._line))
+
+    @property
+    def preempts(self) -> bool:
+        """Whether the only grant of this pass takes the place of a running request."""
+        return self.steers and self._decision is not None and self._decision.preempts
+
+    def may_give_way(self, request: LiveRequest, produced_tokens: int) -> bool:
+        """Whether a running request is open to preemption; stock protects nobody."""
+        assert request.info is not None
+        return not self.steers or not protected(request.info, produced_tokens)
+
+    def preempted(self, request: LiveRequest) -> None:
+        """A running request gave its place to a higher priority."""
+        assert request.info is not None
+        request.info.preemptions += 1
+        self.enqueue(request, retracted=False)
 
     def chunk_tokens(self, view: PassView) -> int | None:
         """The policy's bound on prompt tokens in this step, where it steers and has one."""

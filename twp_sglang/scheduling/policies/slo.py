@@ -37,6 +37,7 @@ from twp_sglang.scheduling.memory_guard import CAUTIOUS_FROM, MemoryGuard
 from twp_sglang.scheduling.objectives import Objectives
 from twp_sglang.scheduling.overload import Overload
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
+from twp_sglang.scheduling.preemption import makes_way, without
 from twp_sglang.scheduling.prefill_rate import PrefillRate
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
@@ -182,7 +183,8 @@ class Slo(Policy):
         kv = _kv_held(view)
         waiting = len(queue)
         open_to_rows = view.batch == 0 or self.model.admits(view.batch, kv, waiting)
-        if not queue.retracted and not open_to_rows:
+        # Where the engine preempts, a shut gate may still open for a higher priority.
+        if not queue.retracted and not open_to_rows and view.preemption_threshold is None:
             self._closed = "window"
             return Decision((), "window")
         grants: list[Grant] = []
@@ -190,14 +192,13 @@ class Slo(Policy):
         skipped = 0
         chunk, prompts = self._chunk(view, kv), view.owed_prompt_tokens
         load, batch, free = view.load_tokens, view.batch, view.kv_free_tokens
-        capacity = max(1, view.kv_capacity_tokens)
         memory = self.memory.begin(view)
         for request in chain(self._returning(), self._order(view, kv, self.lines)):
             if len(grants) == GRANTS_PER_PASS or (len(grants) >= GRANTS_SPARE and prompts >= chunk):
                 closed = "limit"
                 break
-            prompt = request.prompt_tokens
             reason: GrantReason
+            shut: ClosedReason = ""
             if request.retracted:
                 if batch and request.retractions >= CAUTIOUS_FROM and not memory.fits(request):
                     closed = "kv"
@@ -206,38 +207,64 @@ class Slo(Policy):
             elif batch == 0:
                 reason = "idle"
             elif not self.model.admits(batch, kv, waiting - len(grants)):
-                closed = "window"
-                break
+                shut = "window"
             elif not memory.fits(request):
-                closed = "kv"
-                skipped += 1
-                # Memory is saved up for those who can be in time and for those who are old;
-                # other late ones are passed by whoever fits.
-                waited_ms = view.now_ms - request.arrival_ms
-                may_pass = waited_ms < self.lines.aging_ms and self.lines.is_late(request)
-                if skipped > PASSED_BY or not may_pass:
-                    break
-                continue
+                shut = "kv"
             else:
                 reason = "policy"
+            if shut:
+                self._closed = closed = shut
+                swap = None if grants else self._swap(view, closed)
+                if swap is not None:
+                    return swap
+                skipped += 1
+                if skipped > PASSED_BY or closed != "kv" or not self._may_be_passed(view, request):
+                    break
+                continue
             memory.join(request)
-            grants.append(
-                Grant(
-                    request,
-                    reason,
-                    load,
-                    (free - prompt) / capacity,
-                    self.memory.margin,
-                    None,
-                    view.pass_index - request.arrival_pass,
-                )
-            )
+            grants.append(self._grant(view, request, reason, load, free))
             prompts += prompt_to_serve(request)
             load += request.expected_tokens
             batch += 1
-            free -= prompt
+            free -= request.prompt_tokens
         self._closed = closed
         return Decision(tuple(grants), closed)
+
+    def _grant(
+        self, view: PassView, request: RequestInfo, reason: GrantReason, load: int, free: int
+    ) -> Grant:
+        return Grant(
+            request,
+            reason,
+            load,
+            (free - request.prompt_tokens) / max(1, view.kv_capacity_tokens),
+            self.memory.margin,
+            None,
+            view.pass_index - request.arrival_pass,
+        )
+
+    def _may_be_passed(self, view: PassView, request: RequestInfo) -> bool:
+        """Memory is saved up for those who can be in time and for those who are old; other
+        late ones are passed by whoever fits."""
+        waited_ms = view.now_ms - request.arrival_ms
+        return waited_ms < self.lines.aging_ms and self.lines.is_late(request)
+
+    def _swap(self, view: PassView, closed: ClosedReason) -> Decision | None:
+        """The foremost request in the place of a running one of clearly lower priority, where
+        the engine preempts and memory allows: the rows stay as many."""
+        request = self.lines.foremost()
+        # Beside a prompt under way the step may have no room for this one, and the other
+        # would have lost its place for nobody.
+        if view.preemption_threshold is None or request is None or view.owed_prompt_tokens:
+            return None
+        row = makes_way(view.rows(), request.priority, view.preemption_threshold)
+        if row is None:
+            return None
+        after = without(view, row)
+        if not self.memory.begin(after).fits(request):
+            return None
+        grant = self._grant(after, request, "policy", view.load_tokens, after.kv_free_tokens)
+        return Decision((grant,), closed, preempts=True)
 
     def waiting_order(self, view: PassView) -> list[RequestInfo]:
         """Retracted requests, then by the lines, as they would be drawn up now."""
