@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from patches.arrivals import info_of
+from patches.sglang_0_5 import engine_view
 from twp_sglang.scheduling.active_rows import ActiveRows, RowsReader
 from twp_sglang.scheduling.lengths import Counts, LengthSource
 from twp_sglang.scheduling.load import ActiveLoad
@@ -45,14 +46,15 @@ class ActiveLoadReader:
         total = self._lengths.total(self._prompts, self._limits, self._produced)
         return ActiveLoad(total, len(reqs))
 
-    def rows(self, new_token_ratio: float) -> RowsReader:
+    def rows(self, scheduler: Any) -> RowsReader:
         """Reader of the rows that were read last, for the pass under way."""
+        ratio = engine_view.new_token_ratio(scheduler)
         reqs, prompts, limits, produced = self._reqs, self._prompts, self._limits, self._produced
 
         def read() -> ActiveRows:
             if self._infos is None or reqs is not self._reqs:
                 self._infos = [info_of(req) for req in reqs]
-            return ActiveRows(self._infos, prompts, limits, produced, new_token_ratio)
+            return ActiveRows(self._infos, prompts, limits, produced, ratio)
 
         return read
 

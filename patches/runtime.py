@@ -34,7 +34,7 @@ from patches.step_meter import StepMeter, sample_of
 from patches.telemetry import Telemetry
 from patches.watching import Watching
 from twp_sglang.config import TwpConfig
-from twp_sglang.scheduling.active_rows import RowsReader, nobody
+from twp_sglang.scheduling.active_rows import nobody
 from twp_sglang.scheduling.decision import Decision, Grant
 from twp_sglang.scheduling.lengths import DeclaredLengths
 from twp_sglang.scheduling.load import ActiveLoad
@@ -204,20 +204,15 @@ class Runtime:
         if not self.policy.enforces:
             return
         try:
-            self._offering.put_first(
-                waiting_queue, [grant.request.handle for grant in decision.grants]
-            )
+            self._offering.put_first(waiting_queue, decision.handles)
         except ValueError:
             # As many ghosts as newcomers: the lengths agreed and the members did not.
             self.resync(waiting_queue)
             decision = self._decide(running_batch)
-            self._offering.put_first(
-                waiting_queue, [grant.request.handle for grant in decision.grants]
-            )
+            self._offering.put_first(waiting_queue, decision.handles)
         self._grants = {id(grant.request.handle): grant for grant in decision.grants}
         if decision.preempts:
-            # SGLang preempts for a candidate that finds no slot; this one finds none.
-            running_batch.batch_is_full = True
+            running_batch.batch_is_full = True  # what SGLang preempts for
 
     def _decide(self, running_batch: Any) -> Decision:
         view = self._seen = self.view(running_batch)
@@ -234,9 +229,6 @@ class Runtime:
         load = self._load_reader.read(active)
         owed = engine_view.owed_prompt_tokens(chunked)
         free = engine_view.kv_free_tokens(scheduler) - owed
-        rows: RowsReader = nobody
-        if self.policy.reads_rows:
-            rows = self._load_reader.rows(engine_view.new_token_ratio(scheduler))
         return PassView(
             self.pass_index,
             load.load_tokens,
@@ -245,7 +237,7 @@ class Runtime:
             self._capacity,
             owed,
             self._relay.now_ms,
-            rows,
+            self._load_reader.rows(scheduler) if self.policy.reads_rows else nobody,
             engine_view.preemption_threshold(scheduler),
         )
 
@@ -296,6 +288,7 @@ class Runtime:
     def end_pass(self, plan: Any) -> None:
         """SGLang has formed its batch, or none."""
         scheduler = self._scheduler
+        self.preemptions.pass_ended(scheduler)
         free = engine_view.kv_free_tokens(scheduler)
         load = self._load
         if load is None:

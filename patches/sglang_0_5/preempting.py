@@ -12,7 +12,7 @@ from patches.sglang_0_5.engine_view import SCHEDULE_BATCH
 POLICY = "sglang.srt.managers.schedule_policy"
 
 
-def preempt_to_schedule(original: Callable[..., Any], adder: Any, req: Any) -> Any:
+def preempt_to_schedule(original: Callable[..., Any], adder: Any, req: Any, *args: Any) -> Any:
     """AROUND: only for a granted request, and never at the cost of a protected one.
 
     SGLang takes its victims from the running requests that are not in ``preempt_list``, so
@@ -20,7 +20,7 @@ def preempt_to_schedule(original: Callable[..., Any], adder: Any, req: Any) -> A
     """
     runtime = active.steering()
     if runtime is None:
-        return original(adder, req)
+        return original(adder, req, *args)
     try:
         if not runtime.may_admit(req):
             return False
@@ -29,11 +29,11 @@ def preempt_to_schedule(original: Callable[..., Any], adder: Any, req: Any) -> A
             spared = runtime.preemptions.protected(adder.running_batch.reqs)
     except Exception:
         runtime.fault("preempt_to_schedule")
-        return original(adder, req)
+        return original(adder, req, *args)
     before = adder.preempt_list
     adder.preempt_list = [*before, *spared]
     try:
-        return original(adder, req)
+        return original(adder, req, *args)
     finally:
         victims = adder.preempt_list[len(before) + len(spared) :]
         adder.preempt_list = [*before, *victims]
@@ -53,7 +53,7 @@ HOOKS = (
         target=f"{POLICY}.PrefillAdder.preempt_to_schedule",
         kind="around",
         function=f"{__name__}:preempt_to_schedule",
-        signatures=("self, req",),
+        signatures=("self, req", "self, req, server_args"),
         replaces="nothing that the policy granted: the victims are those that SGLang chooses among "
         "the requests that are not protected",
         why="SGLang preempts before it asks whether the request may enter, so a closed gate would "

@@ -14,6 +14,9 @@ def add_request_to_queue(
     original: Callable[..., Any], scheduler: Any, req: Any, is_retracted: bool = False
 ) -> Any:
     """AROUND: SGLang may refuse the request (full queue), so look at what it did."""
+    before = active.installed()
+    if before is not None:
+        before.preemptions.queued(req)
     returned = original(scheduler, req, is_retracted=is_retracted)
     runtime = active.steering()
     if runtime is not None:

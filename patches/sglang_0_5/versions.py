@@ -47,6 +47,7 @@ TABLES = (
             *stepping.HOOKS,
             *before_0_5_20.RANKING,
             *before_0_5_20.GATE,
+            *preempting.HOOKS,
             *reporting.HOOKS,
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from twp_sglang.scheduling.request import RequestInfo
 
@@ -31,6 +31,11 @@ class Decision(NamedTuple):
     """Why the next request must wait; empty when nobody is left waiting."""
     preempts: bool = False
     """The only grant takes the place of a running request of lower priority, or of none."""
+
+    @property
+    def handles(self) -> list[Any]:
+        """The engine's own objects of those granted, first to last."""
+        return [grant.request.handle for grant in self.grants]
 
 
 NOBODY_WAITS = Decision((), "")

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine_stand_ins import Batch, Req, Scheduler
+from benchmarks.engine_stand_ins import Batch, Plan, Req, Scheduler
 from controllers.step_trace import Header
 from patches import active
 from patches.arrivals import info_of
 from patches.runtime import Ranks, Runtime
 from patches.sglang_0_5.preempting import preempt_to_schedule
+from patches.sglang_0_5.queueing import add_request_to_queue
 from twp_sglang.config import TwpConfig
 
 
@@ -94,6 +95,30 @@ def test_who_comes_back_keeps_the_count(made: Runtime) -> None:
     info = info_of(victim)
     assert info is not None
     assert (info.preemptions, info.retracted, info.produced_tokens) == (1, False, 50)
+
+
+def test_whom_the_engine_does_not_queue_again_is_not_lost(
+    made: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = made._scheduler
+    one, two = scheduler.running_batch.reqs
+    made.preemptions.made_way(one)
+    made.preemptions.made_way(two)
+
+    def stock(scheduler: Any, req: Any, is_retracted: bool = False) -> None:
+        scheduler.waiting_queue.append(req)
+
+    monkeypatch.setattr(active, "installed", lambda: made)
+    add_request_to_queue(stock, scheduler, one)
+
+    def again(req: Any) -> None:
+        add_request_to_queue(stock, scheduler, req)
+
+    monkeypatch.setattr(scheduler, "_add_request_to_queue", again, raising=False)
+    made.end_pass(Plan(scheduler.running_batch, scheduler.running_batch))
+    assert scheduler.waiting_queue == [one, two]
+    made.end_pass(Plan(scheduler.running_batch, scheduler.running_batch))
+    assert scheduler.waiting_queue == [one, two]
 
 
 def test_a_fault_leaves_stock(made: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
