@@ -163,16 +163,19 @@ class PredictiveLaw:
         kv_tokens: int,
         prefix_tokens: int = 0,
         extra_ms: float = 0.0,
+        objective_ms: float | None = None,
     ) -> int:
         """Prompt tokens for the next step, beside ``batch`` decoding rows.
 
         The chunk reads ``prefix_tokens`` of its own request's KV as well; ``extra_ms`` is what
-        the step takes longer than the model knows.
+        the step takes longer than the model knows; ``objective_ms`` stands in for the configured
+        objective.
         """
         low, high = self.config.chunk_min_tokens, self.config.chunk_max_tokens
         if batch <= 0:
             return high
-        budget = self.theta(state.residual_var) * self._objective - extra_ms
+        objective = self._objective if objective_ms is None else objective_ms
+        budget = self.theta(state.residual_var) * objective - extra_ms
         budget -= state.gain_decode * self.decode_ms(batch, kv_tokens + prefix_tokens)
         per_token = state.gain_prefill * self._prefill_ms
         if per_token * high <= budget:
@@ -190,17 +193,26 @@ class PredictiveLaw:
             max(math.log(step_ms) - math.log(predicted_ms), -self.residual_clip), self.residual_clip
         )
 
-    def budget_ms(self, state: PredictiveState) -> float:
-        """Step time left to decoding once the prompts that must be served have their part."""
-        return self._budget(state, state.gain_prefill)
+    def budget_ms(self, state: PredictiveState, objective_ms: float | None = None) -> float:
+        """Step time left to decoding once the prompts that must be served have their part;
+        ``objective_ms`` stands in for the configured objective."""
+        return self._budget(state, state.gain_prefill, objective_ms)
 
-    def _budget(self, state: PredictiveState, gain_prefill: float) -> float:
-        goal = self.theta(state.residual_var) * self._objective
+    def _budget(
+        self, state: PredictiveState, gain_prefill: float, objective_ms: float | None = None
+    ) -> float:
+        objective = self._objective if objective_ms is None else objective_ms
+        goal = self.theta(state.residual_var) * objective
         prompts = gain_prefill * self._prefill_ms * state.prefill_per_step
         return goal - min(prompts, self.config.prefill_share_max * goal)
 
     def admits(
-        self, state: PredictiveState, batch: int, kv_tokens: int, extra_ms: float = 0.0
+        self,
+        state: PredictiveState,
+        batch: int,
+        kv_tokens: int,
+        extra_ms: float = 0.0,
+        objective_ms: float | None = None,
     ) -> bool:
         """Whether one more row keeps the predicted decode step within the budget, and the tokens
         per second: (B+1)/l(B+1) >= B/l(B).
@@ -213,7 +225,7 @@ class PredictiveLaw:
         if batch >= 1 and batch + 1 > b0 and kappa * kv_tokens < self._knee_excess_ms:
             return False
         predicted = state.gain_decode * self.decode_ms(batch + 1, kv_tokens) + extra_ms
-        return predicted <= self.budget_ms(state)
+        return predicted <= self.budget_ms(state, objective_ms)
 
     def bound(self, state: PredictiveState, gains: tuple[float, float]) -> float:
         """Unclamped window of the means in ``state`` under ``gains``, tokens."""

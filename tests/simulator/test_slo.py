@@ -130,3 +130,20 @@ def test_prefixes_in_the_cache_are_not_counted_as_prompts() -> None:
     run = serve(workload, "slo", engine=MIXED, model=machine(), config=STEP)
     assert ttft_s(run, 101) < 1.0
     assert max(ttft_s(run, index) for index in range(1, 101)) < 1.0
+
+
+def test_a_requests_own_inter_token_objective_is_kept_while_it_runs() -> None:
+    calm = traffic(20.0, 300)
+    hasty = [Request(2.0 + 2.0 * i, 200, 100, itl_slo_ms=20.0) for i in range(5)]
+    workload = sorted([*calm, *hasty], key=lambda request: request.arrival_s)
+    run = serve(workload, "slo", engine=MIXED, model=machine(), config=STEP, noise=0.03)
+    assert run.result.latency.completed == 305
+    done = run.decode_done_ms(0)
+    own = [
+        np.percentile(np.diff(token_times(request, done).token_ms), 99)
+        for request in run.requests
+        if request.spec.itl_slo_ms is not None
+    ]
+    assert len(own) == 5
+    assert max(own) <= 20.0
+    assert np.mean([p99 <= 50.0 for p99 in itl_p99(run)]) >= 0.99

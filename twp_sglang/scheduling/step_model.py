@@ -206,7 +206,13 @@ class OnlineStepModel:
         """Step time with the gains in force."""
         return self._plain_ms(batch, kv_tokens, prefill_tokens) + self._extra_ms(batch, kv_tokens)
 
-    def admits(self, batch: int, kv_tokens: int, waiting: int = 0) -> bool:
+    def holds_alone(self, objective_ms: float) -> bool:
+        """Whether a step of one row keeps ``objective_ms``; a tighter one is out of reach."""
+        return self.state.gain_decode * self.law.decode_ms(1, 0) <= self.theta * objective_ms
+
+    def admits(
+        self, batch: int, kv_tokens: int, waiting: int = 0, objective_ms: float | None = None
+    ) -> bool:
         """Whether one more row keeps the predicted step within theta times the objective.
 
         Args:
@@ -214,24 +220,30 @@ class OnlineStepModel:
             kv_tokens: held now.
             waiting: requests that could come along; they decide whether it is worth going
                 beyond a ceiling of the batch.
+            objective_ms: in place of the configured objective.
         """
         if self._calibration is not None and batch + 1 > self._rows_believed():
             return False
         ceiling = self._ceiling
         if ceiling is None or batch < ceiling.rows:
-            return self.law.admits(self.state, batch, kv_tokens)
-        allowed_ms = self.law.budget_ms(self.state)
+            return self.law.admits(self.state, batch, kv_tokens, 0.0, objective_ms)
+        allowed_ms = self.law.budget_ms(self.state, objective_ms)
         demand = batch + waiting
         if not ceiling.worth_it(demand, allowed_ms, lambda rows: self._plain_ms(rows, kv_tokens)):
             return False
         extra = self._extra_ms(batch + 1, kv_tokens)
-        return self.law.admits(self.state, batch, kv_tokens, extra)
+        return self.law.admits(self.state, batch, kv_tokens, extra, objective_ms)
 
     def _rows_believed(self) -> int:
         return EXTRAPOLATE * max(self._b0, self._rows_seen)
 
     def chunk_tokens(
-        self, batch: int, kv_tokens: int, waiting_tokens: int | None = None, now_ms: float = 0.0
+        self,
+        batch: int,
+        kv_tokens: int,
+        waiting_tokens: int | None = None,
+        now_ms: float = 0.0,
+        objective_ms: float | None = None,
     ) -> int:
         """Prompt tokens beside ``batch`` decoding rows; the whole chunk beside none.
 
@@ -241,9 +253,10 @@ class OnlineStepModel:
             waiting_tokens: prompt tokens of all who wait or are under way; None asks for the
                 most that the objective allows.
             now_ms: the time.
+            objective_ms: in place of the configured objective.
         """
         extra = self._extra_ms(batch, kv_tokens)
-        chunk = self.law.chunk_tokens(self.state, batch, kv_tokens, extra_ms=extra)
+        chunk = self.law.chunk_tokens(self.state, batch, kv_tokens, 0, extra, objective_ms)
         if batch <= 0:
             return chunk
         if self._calibration is not None:

@@ -40,6 +40,7 @@ from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
 from twp_sglang.scheduling.preemption import makes_way, without
 from twp_sglang.scheduling.prefill_rate import PrefillRate
 from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.row_objectives import RowObjectives
 from twp_sglang.scheduling.sample import PassView, StepSample
 from twp_sglang.scheduling.step_model import OnlineStepModel
 
@@ -72,6 +73,7 @@ class Slo(Policy):
         )
         self.rate = PrefillRate()
         self.memory = MemoryGuard(config)
+        self.row_objectives = RowObjectives(self.model)
         self._load = ActiveLoad(0, 0)
         self._now_ms = 0.0
         self._closed: ClosedReason = ""
@@ -107,6 +109,7 @@ class Slo(Policy):
         """Joins the queue; fresh ones also the lines by TTFT."""
         super().enqueue(request)
         self.memory.enqueued(request)
+        self.row_objectives.enqueued(request)
         if self.turns is not None:
             self.turns.arrived(request)
         if not request.retracted:
@@ -125,6 +128,8 @@ class Slo(Policy):
         else:
             aged = self.lines.goes_first(request, self._now_ms)
             self.lines.spent(prompt_to_serve(request), aged=aged)
+            if self._is_due(request, self._now_ms):
+                request.itl_slo_ms = None
             if self.turns is not None and not request.preemptions:
                 self.turns.served_prompt(request)
         self._left(request)
@@ -182,7 +187,9 @@ class Slo(Policy):
             self.turns.served_rows(view.rows())
         kv = _kv_held(view)
         waiting = len(queue)
-        open_to_rows = view.batch == 0 or self.model.admits(view.batch, kv, waiting)
+        slo_ms = self.objectives.itl_ms
+        tightest = self.row_objectives.tightest(view, slo_ms)
+        open_to_rows = view.batch == 0 or self.model.admits(view.batch, kv, waiting, tightest)
         # Where the engine preempts, a shut gate may still open for a higher priority.
         if not queue.retracted and not open_to_rows and view.preemption_threshold is None:
             self._closed = "window"
@@ -199,6 +206,9 @@ class Slo(Policy):
                 break
             reason: GrantReason
             shut: ClosedReason = ""
+            goal = self.row_objectives.with_newcomer(
+                tightest, request, slo_ms, due=self._is_due(request, view.now_ms)
+            )
             if request.retracted:
                 if batch and request.retractions >= CAUTIOUS_FROM and not memory.fits(request):
                     closed = "kv"
@@ -206,7 +216,7 @@ class Slo(Policy):
                 reason = "retracted"
             elif batch == 0:
                 reason = "idle"
-            elif not self.model.admits(batch, kv, waiting - len(grants)):
+            elif not self.model.admits(batch, kv, waiting - len(grants), goal):
                 shut = "window"
             elif not memory.fits(request):
                 shut = "kv"
@@ -223,6 +233,7 @@ class Slo(Policy):
                 continue
             memory.join(request)
             grants.append(self._grant(view, request, reason, load, free))
+            tightest = goal
             prompts += prompt_to_serve(request)
             load += request.expected_tokens
             batch += 1
@@ -242,6 +253,9 @@ class Slo(Policy):
             None,
             view.pass_index - request.arrival_pass,
         )
+
+    def _is_due(self, request: RequestInfo, now_ms: float) -> bool:
+        return now_ms - request.arrival_ms >= self.ttft_objective_ms(request)
 
     def _may_be_passed(self, view: PassView, request: RequestInfo) -> bool:
         """Memory is saved up for those who can be in time and for those who are old; other
@@ -305,7 +319,8 @@ class Slo(Policy):
     def _chunk(self, view: PassView, kv_tokens: int) -> int:
         decoding = _decoding(view)
         waiting = self.lines.waiting_tokens + view.owed_prompt_tokens
-        chunk = self.model.chunk_tokens(decoding, kv_tokens, waiting, view.now_ms)
+        goal = self.row_objectives.tightest(view, self.objectives.itl_ms)
+        chunk = self.model.chunk_tokens(decoding, kv_tokens, waiting, view.now_ms, goal)
         if self._chunk_limit is not None and decoding > 0:
             chunk = min(chunk, self._chunk_limit)
         return chunk
