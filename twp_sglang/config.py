@@ -115,7 +115,20 @@ class TwpConfig(FrozenModel):
         default=1,
         ge=1,
         description="forced admissions per step; 'none' is the paper's unlimited forcing, which "
-        "can keep an overloaded engine overloaded for good",
+        "can keep an overloaded engine overloaded for good, and lifts forced_tokens_per_step too",
+    )
+    forced_tokens_per_step: float | None = Field(
+        default=128.0,
+        gt=0,
+        description="prompt tokens per step that forced admissions may take on average; a quarter "
+        "of an accelerator's chunk of 512, which leaves the rest to those who pass the guards; "
+        "'none' bounds only their number",
+    )
+    forced_burst_tokens: float = Field(
+        default=8192.0,
+        gt=0,
+        description="prompt tokens that forcing saves up while nobody is forced; one chunk of a "
+        "stock engine, so that a single long prompt need not wait for its tokens",
     )
     kv_headroom_min: float = Field(
         default=0.05,

@@ -76,6 +76,8 @@ class Engine:
         self.retractions = 0
         self.reasons: set[str] = set()
         self.closed: set[str] = set()
+        self.forced_credit = config.forced_burst_tokens
+        """The budget of forcing, kept here on its own."""
 
     def run(self) -> Tally:
         """All passes of one schedule."""
@@ -90,6 +92,9 @@ class Engine:
         self._arrivals()
         self._aborts()
         self.pass_index += 1
+        refill = self.config.forced_tokens_per_step or 0.0
+        burst = self.config.forced_burst_tokens
+        self.forced_credit = min(burst, self.forced_credit + refill)
         view = self._view()
         decision = self.policy.decide(view)
         self._decides_the_same_again(view, decision)
@@ -165,6 +170,8 @@ class Engine:
                 return True
             self._guards_hold_on_admission(grant)
             self.policy.admitted(grant)
+            if grant.reason == "forced":
+                self.forced_credit -= info.prompt_tokens
             self.waiting.remove(info)
             self.active.append(Running(info, info.expected_tokens, info.prompt_tokens))
             self.free -= info.prompt_tokens
@@ -231,6 +238,10 @@ class Engine:
             assert grant.reason == "retracted"
             assert grant.request.retracted
 
+    def _forcing_is_bounded(self) -> bool:
+        config = self.config
+        return config.forced_per_step is not None and config.forced_tokens_per_step is not None
+
     def _starved(self, info: RequestInfo) -> bool:
         return not info.retracted and self.pass_index - info.arrival_pass >= self.config.t_max_steps
 
@@ -240,7 +251,9 @@ class Engine:
             return
         limit = self.config.forced_per_step
         forced = sum(grant.reason == "forced" for grant in decision.grants)
-        at_limit = limit is not None and forced == limit and decision.closed == "forced-limit"
+        used_up = self._forcing_is_bounded() and self.forced_credit <= 0
+        reached = limit is not None and forced == limit
+        at_limit = (used_up or reached) and decision.closed == "forced-limit"
         full_pass = decision.closed == "limit"
         assert at_limit or full_pass
 
@@ -277,6 +290,7 @@ class Check:
     def guards_or_exemption(self) -> None:
         view, engine = self.view, self.engine
         load, batch, free, forced = view.load_tokens, view.batch, view.kv_free_tokens, 0
+        self.credit = engine.forced_credit
         for grant in self.decision.grants:
             info = grant.request
             assert grant.load_before_tokens == load
@@ -290,6 +304,8 @@ class Check:
             else:
                 assert grant.reason == "forced"
                 assert engine._starved(info)
+                assert not engine._forcing_is_bounded() or self.credit > 0
+                self.credit -= info.prompt_tokens
                 forced += 1
             load += info.expected_tokens
             free -= info.prompt_tokens
@@ -351,7 +367,8 @@ class Check:
         heads = [info for info in self.left if not self.clearly_before(best, info)] or [best]
         assert self.batch > 0
         if closed == "forced-limit":
-            assert self.forced == engine.config.forced_per_step
+            used_up = engine._forcing_is_bounded() and self.credit <= 0
+            assert used_up or self.forced == engine.config.forced_per_step
             assert any(
                 engine._starved(info) and not self.fits(info, self.load, self.free)
                 for info in heads

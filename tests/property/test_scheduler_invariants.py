@@ -58,6 +58,8 @@ def configurations(draw: st.DrawFn) -> TwpConfig:
         b0=draw(st.integers(1, 16)),
         t_max_steps=draw(st.integers(1, 15)),
         forced_per_step=draw(st.none() | st.integers(1, 3)),
+        forced_tokens_per_step=draw(st.none() | st.integers(1, 300)),
+        forced_burst_tokens=draw(st.integers(1, 500)),
         kv_headroom_min=low_kv,
         kv_headroom_max=draw(st.floats(low_kv, 0.9)),
         kv_horizon_steps=draw(st.integers(1, 64)),

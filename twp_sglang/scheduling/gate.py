@@ -4,8 +4,8 @@ A request is let in when K + r <= H and its prompt leaves more than delta_kv of 
 cache free. The first that fails closes the gate for this pass: passing over it would
 bypass the order that protects those who wait. Exempt from both guards are the head of an
 idle engine, requests that were running before, and those past T_max (at most N per pass
-where N is set); nobody is exempt from what the engine can physically hold, which the
-engine itself checks.
+where N is set, and within a budget of prompt tokens); nobody is exempt from what the engine
+can physically hold, which the engine itself checks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ class Gate:
         view: PassView,
         window_tokens: float,
         kv_threshold: float,
+        forced_tokens: float | None = None,
     ) -> Decision:
-        """Grants for the leading candidates, and why the next one must wait."""
+        """Grants for the leading candidates, and why the next one must wait.
+
+        ``forced_tokens`` is what may be forced in this pass, in prompt tokens; None is no bound.
+        """
         grants: list[Grant] = []
         closed: ClosedReason = ""
         load = view.load_tokens
@@ -55,10 +59,13 @@ class Gate:
             elif batch == 0:
                 reason = "idle"
             elif self.is_starved(request, view.pass_index):
-                if self._forced_limit is not None and forced >= self._forced_limit:
+                used_up = forced_tokens is not None and forced_tokens <= 0
+                if used_up or (self._forced_limit is not None and forced >= self._forced_limit):
                     closed = "forced-limit"
                     break
                 forced += 1
+                if forced_tokens is not None:
+                    forced_tokens -= request.prompt_tokens
                 reason = "forced"
             else:
                 closed = "kv" if fits_window else "window"

@@ -7,7 +7,8 @@ from typing import Any
 
 from controllers.laws.base import LawSample
 from twp_sglang.config import TwpConfig
-from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision
+from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
+from twp_sglang.scheduling.forcing import ForcingBudget
 from twp_sglang.scheduling.gate import Gate
 from twp_sglang.scheduling.kv_headroom import KvHeadroom
 from twp_sglang.scheduling.load import ActiveLoad
@@ -38,6 +39,8 @@ class Twp(Policy):
         )
         self._model = config.step_model()
         self._ranking, self._gate = _order_and_gate(config)
+        self._forcing = ForcingBudget(_forced_tokens(config), config.forced_burst_tokens)
+        self._pass_index = 0
         self._load = ActiveLoad(0, 0)
 
     def reconfigure(self, config: TwpConfig) -> None:
@@ -54,6 +57,13 @@ class Twp(Policy):
         )
         self._model = config.step_model()
         self._ranking, self._gate = _order_and_gate(config)
+        self._forcing.reconfigure(_forced_tokens(config), config.forced_burst_tokens)
+
+    def admitted(self, grant: Grant) -> None:
+        """Taken; forced ones are paid for."""
+        super().admitted(grant)
+        if grant.reason == "forced":
+            self._forcing.spend(grant.request.prompt_tokens, self._pass_index)
 
     def enqueue(self, request: RequestInfo) -> None:
         """Joins the queue; a first arrival also teaches the mean expected length."""
@@ -87,6 +97,7 @@ class Twp(Policy):
         """Steps 3 and 4: rank, then admit from the head while both guards hold."""
         threshold = self.headroom.threshold
         queue = self.queue
+        self._pass_index = view.pass_index
         if not len(queue):
             return NOBODY_WAITS
         if not queue.retracted and self._surely_closed(view, threshold):
@@ -97,7 +108,11 @@ class Twp(Policy):
             queue, view.pass_index, load.mean_remaining_tokens, GRANTS_PER_PASS
         )
         decision = self._gate.decide(
-            chain(queue.retracted, ranked), view, self.window.tokens, threshold
+            chain(queue.retracted, ranked),
+            view,
+            self.window.tokens,
+            threshold,
+            self._forcing.credit(view.pass_index),
         )
         if not decision.closed and len(decision.grants) < len(queue):
             return Decision(decision.grants, "limit")
@@ -164,9 +179,15 @@ class Twp(Policy):
             "l_min_source": self.monitor.baseline.source,
             "prefill_ms_per_token": self.monitor.prefill_ms_per_token,
             "kv_headroom": self.headroom.threshold,
+            "forced_credit_tokens": self._forcing.credit(self._pass_index),
             "steps_counted": self.monitor.counted,
             "steps_ignored": self.monitor.ignored,
         }
+
+
+def _forced_tokens(config: TwpConfig) -> float | None:
+    """The paper's forcing knows no bound of any kind."""
+    return None if config.forced_per_step is None else config.forced_tokens_per_step
 
 
 def _order_and_gate(config: TwpConfig) -> tuple[Ranking, Gate]:
