@@ -97,8 +97,13 @@ def _pack(arguments: argparse.Namespace) -> int:
             # A place that stays: nvcc's results are kept by the paths of the sources.
             sources = arguments.out / "flashinfer-sources"
             for wheel in found:
-                if wheel.name.startswith(("flashinfer_python", "nvidia_ml_py")):
+                done = sources / f".{wheel.name}.unpacked"
+                if (
+                    wheel.name.startswith(("flashinfer_python", "nvidia_ml_py"))
+                    and not done.exists()
+                ):
                     unpack(wheel, sources, ())
+                    done.touch()  # a second unpacking would make every source newer
             compiled = compile_here(sources.resolve(), site, arguments)
             if not compiled:
                 print("gpu_wheels: kernels are packed as sources, to be compiled there")
