@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.engine_cpu.server import serving, tiny_model
 from twp_sglang.profile_step import main as profile_step
 
@@ -38,6 +40,7 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.timeout(600)
 def test_killed_halfway_it_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     stock = out / "stages" / "stock" / "stage.json"
