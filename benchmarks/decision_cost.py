@@ -63,9 +63,20 @@ class Row(NamedTuple):
         return self.target_us is None or self.decision_us <= self.target_us
 
 
-def measure_case(gate: str, queue: int, batch: int, passes: int, trace_dir: Path) -> Row:
+SLO_TARGET_US = {"closed": {100: 60.0, 10_000: 60.0}, "open": {10_000: 500.0}}
+"""The same for policy slo, which predicts steps, memory and lateness."""
+
+
+def _target(policy: str, gate: str, queue: int) -> float | None:
+    targets = SLO_TARGET_US if policy == "slo" else TARGET_US
+    return targets[gate].get(queue)
+
+
+def measure_case(
+    gate: str, queue: int, batch: int, passes: int, trace_dir: Path, policy: str = "twp"
+) -> Row:
     """Time ``passes`` passes with ``queue`` waiting and ``batch`` running requests."""
-    engine = _Engine(gate, queue, batch, trace_dir)
+    engine = _Engine(gate, queue, batch, trace_dir, policy)
     for _ in range(max(3, passes // 10)):
         engine.run_pass()
     engine.decision_us.clear()
@@ -86,30 +97,48 @@ def measure_case(gate: str, queue: int, batch: int, passes: int, trace_dir: Path
         round(quantiles(engine.decision_us, n=20)[-1], 1),
         round(median(engine.pass_us), 1),
         round(quantiles(engine.pass_us, n=20)[-1], 1),
-        TARGET_US[gate].get(queue),
+        _target(policy, gate, queue),
+    )
+
+
+def _window(gate: str) -> TwpConfig:
+    """The window decides whether the gate is open; the load is the same in both cases."""
+    window = 1.0 if gate == "closed" else 1e9
+    return TwpConfig(
+        law="fixed",
+        h0_tokens=window,
+        h_min_tokens=window,
+        h_max_tokens=window,
+        l_min_ms=20.0,
+        t_max_steps=10**9,
+        warmup_steps=0,
+    )
+
+
+def _model(gate: str) -> TwpConfig:
+    """The cost of a row decides whether the predicted step has room for another."""
+    return TwpConfig(
+        policy="slo",
+        itl_slo_ms=1000.0,
+        l_min_ms=0.01,
+        a_ms=100.0 if gate == "closed" else 0.0,
+        prefill_ms_per_token=1e-6,
+        warmup_steps=0,
     )
 
 
 class _Engine:
     """Drives one runtime as the hooks do; the queue keeps its length."""
 
-    def __init__(self, gate: str, queue: int, batch: int, trace_dir: Path) -> None:
+    def __init__(
+        self, gate: str, queue: int, batch: int, trace_dir: Path, policy: str = "twp"
+    ) -> None:
         self._random = random.Random(20_26)
         self._names = iter(range(10**9))
         running = Batch([self._request() for _ in range(batch)])
         self.scheduler = Scheduler(running, CAPACITY_TOKENS, int(0.6 * CAPACITY_TOKENS))
         self.plan = Plan(running, running)
-        # The window decides whether the gate is open; the load is the same in both cases.
-        window = 1.0 if gate == "closed" else 1e9
-        config = TwpConfig(
-            law="fixed",
-            h0_tokens=window,
-            h_min_tokens=window,
-            h_max_tokens=window,
-            l_min_ms=20.0,
-            t_max_steps=10**9,
-            warmup_steps=0,
-        )
+        config = _window(gate) if policy == "twp" else _model(gate)
         self.runtime = Runtime(config, self.scheduler, Ranks(0, None), trace_dir, Header())
         self.runtime.outgoing()
         for _ in range(queue):
@@ -203,6 +232,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--passes", type=int, default=400, help="passes per case, a tenth of it at 100,000 waiting"
     )
+    parser.add_argument("--policy", choices=("twp", "slo"), default="twp", help="[%(default)s]")
     arguments = parser.parse_args(argv)
     if arguments.passes < 40:
         parser.error(f"--passes {arguments.passes}: at least 40, for a median that means something")
@@ -212,7 +242,9 @@ def main(argv: list[str] | None = None) -> int:
             for queue in QUEUES:
                 for batch in BATCHES:
                     passes = arguments.passes if queue < 100_000 else arguments.passes // 4
-                    rows.append(measure_case(gate, queue, batch, passes, Path(folder)))
+                    rows.append(
+                        measure_case(gate, queue, batch, passes, Path(folder), arguments.policy)
+                    )
     print(as_table(rows))
     if arguments.json is not None:
         arguments.json.write_text(
@@ -220,6 +252,7 @@ def main(argv: list[str] | None = None) -> int:
                 {
                     "machine": platform.processor() or platform.machine(),
                     "python": platform.python_version(),
+                    "policy": arguments.policy,
                     "rows": [{**row._asdict(), "met": row.met} for row in rows],
                 },
                 indent=2,
