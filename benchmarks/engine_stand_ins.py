@@ -30,6 +30,8 @@ class Req:
         self.output_ids = array("q", bytes(8 * produced))
         self.sampling_params = SamplingParams(max_new_tokens)
         self.priority: int | None = None
+        self.multimodal_inputs = None
+        self.input_embeds = None
         self.finished_reason: Any = None
 
     def finished(self) -> bool:
@@ -89,6 +91,21 @@ class NewTokenRatio:
     current: float = 0.3
 
 
+@dataclass
+class TextConfig:
+    """Configuration of the model's text part."""
+
+    vocab_size: int = 32_000
+
+
+@dataclass
+class ModelConfig:
+    """SGLang's view of the model."""
+
+    vocab_size: int = 32_000
+    hf_text_config: TextConfig = field(default_factory=TextConfig)
+
+
 class Scheduler:
     """SGLang's scheduler as TWP sees it."""
 
@@ -96,6 +113,7 @@ class Scheduler:
         self.running_batch = batch
         self.waiting_queue: list[Any] = []
         self.chunked_req = None
+        self.model_config = ModelConfig()
         self.max_total_num_tokens = capacity_tokens
         self.token_to_kv_pool_allocator = Allocator(free_tokens)
         self.tree_cache = Cache()

@@ -8,9 +8,10 @@ from patches.arrivals import Arrivals, info_of
 from patches.sglang_0_5 import engine_view
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.capacity import never_fits
-from twp_sglang.scheduling.overload import Refusal, too_large
+from twp_sglang.scheduling.overload import Refusal, invalid, too_large
 from twp_sglang.scheduling.policies import Policy
 from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.unusable_prompt import unusable
 
 ASKED_ATTRIBUTE = "_twp_asked_tokens"
 """Where a request carries the output limit of its sender, before SGLang clips it."""
@@ -23,10 +24,14 @@ class Door:
         scheduler: SGLang's.
         policy: that decides.
         arrivals: numbers the requests, refused ones included, equally on all ranks.
+        reads_tokens: whether the engine looks at token ids; an emulated one does not.
     """
 
-    def __init__(self, scheduler: Any, policy: Policy, arrivals: Arrivals) -> None:
+    def __init__(
+        self, scheduler: Any, policy: Policy, arrivals: Arrivals, *, reads_tokens: bool
+    ) -> None:
         self._scheduler = scheduler
+        self._reads_tokens = reads_tokens
         self._policy = policy
         self._arrivals = arrivals
         self._newcomer: RequestInfo | None = None
@@ -37,11 +42,12 @@ class Door:
         """Why ``req`` must not join; None lets it in. Who was in before is let in."""
         if not self._policy.enforces or info_of(req) is not None:
             return None
-        if config.oversized == "refuse":
+        refusal = self._invalid(req)
+        if refusal is None and config.oversized == "refuse":
             refusal = self._oversized(req)
-            if refusal is not None:
-                self._policy.tally.refused(refusal.reason)
-                return refusal
+        if refusal is not None:
+            self._policy.tally.refused(refusal.reason)
+            return refusal
         info = self._arrivals.note(req, pass_index, now_ms, retracted=False)
         owed = engine_view.owed_prompt_tokens(self._scheduler.chunked_req)
         refusal = self._policy.refusal(info, owed)
@@ -52,6 +58,14 @@ class Door:
         """What was noted of ``req`` when it was judged, once."""
         info, self._newcomer = self._newcomer, None
         return info if info is not None and info.handle is req else None
+
+    def _invalid(self, req: Any) -> Refusal | None:
+        ids = engine_view.prompt_ids(req)
+        if ids is None:
+            return None
+        vocabulary = engine_view.vocabulary(self._scheduler) if self._reads_tokens else None
+        reason = unusable(ids, vocabulary)
+        return None if reason is None else invalid(reason)
 
     def _oversized(self, req: Any) -> Refusal | None:
         asked = getattr(req, ASKED_ATTRIBUTE, None)

@@ -80,7 +80,7 @@ class Runtime:
         self._load_reader = ActiveLoadReader(self.lengths)
         self._offering = Offering(arrival_of)
         self._arrivals = Arrivals(scheduler, self.lengths)
-        self._door = Door(scheduler, self.policy, self._arrivals)
+        self._door = Door(scheduler, self.policy, self._arrivals, reads_tokens=not header.emulated)
         self.deciding = True
         self.fallbacks = 0
         self.preemptions = Preemptions()

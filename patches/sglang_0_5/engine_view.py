@@ -55,6 +55,20 @@ def was_aborted(req: Any) -> bool:
     return reason is not None and bool(reason.to_json().get("type") == "abort")
 
 
+def prompt_ids(req: Any) -> Any:
+    """Token ids of the prompt; None where the prompt is not made of them alone."""
+    if req.multimodal_inputs is not None or req.input_embeds is not None:
+        return None
+    return req.origin_input_ids
+
+
+def vocabulary(scheduler: Any) -> int:
+    """How many token ids a prompt may use."""
+    config = scheduler.model_config
+    # Where a model speaks in another vocabulary than it reads, this is the larger of both.
+    return max(int(config.vocab_size), int(config.hf_text_config.vocab_size))
+
+
 def custom_params(req: Any) -> Any:
     """What the client sent in ``custom_params``, or None."""
     return req.sampling_params.custom_params

@@ -90,12 +90,18 @@ HOOKS = (
         replaces="nothing: SGLang's own bound (--max-queued-requests) is asked first",
         why="the one place where SGLang turns a request away before it joins the queue, with "
         "everything that it then cleans up; a request that SGLang itself found unusable is "
-        "answered there too, instead of waiting for its turn behind the gate",
+        "answered there too, instead of waiting for its turn behind the gate, and one whose prompt "
+        "is empty or outside the vocabulary is answered instead of ending the process",
         until="SGLang asks an admission policy before it queues a request",
         reads=(
             f"{SCHEDULER}:_make_abort_req",
             f"{SCHEDULER}:Scheduler.ipc_channels",
             f"{SCHEDULE_BATCH}:Req.to_finish",
+            f"{SCHEDULE_BATCH}:Req.multimodal_inputs",
+            f"{SCHEDULE_BATCH}:Req.input_embeds",
+            f"{SCHEDULER}:Scheduler.model_config",
+            "sglang.srt.configs.model_config:ModelConfig.vocab_size",
+            "sglang.srt.configs.model_config:ModelConfig.hf_text_config",
             f"{SCHEDULE_BATCH}:Req.time_stats",
             f"{SCHEDULE_BATCH}:FINISH_ABORT.to_json",
         ),

@@ -177,6 +177,8 @@ class HookedEngine:
         prompt = self.random.randint(1, self.traffic.longest_prompt)
         req = Req(f"r{self.arrived:05}", prompt, limit)
         req.to_finish = None  # type: ignore[attr-defined]
+        # A name of its own for each: whoever keeps something by name keeps it for ever.
+        req.sampling_params.custom_params = {"twp": {"client": f"client-{self.arrived}"}}
         self.arrived += 1
         if refusing.abort_on_queued_limit(lambda *_: False, self.scheduler, req):
             self.refused += 1

@@ -6,7 +6,9 @@ a fault is loud: one log line with its traceback, ``deciding`` false, the reason
 
 from __future__ import annotations
 
+import gc
 import logging
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -190,3 +192,30 @@ def test_those_who_left_do_not_fill_the_queue() -> None:
     assert engine.refused == 1
     engine.run_out()
     nothing_is_lost(engine)
+
+
+@pytest.mark.parametrize("policy", ["twp", "slo"])
+def test_nothing_is_kept_of_requests_that_ended(policy: Any) -> None:
+    """Python's own count of memory, after thousands of requests with a client's name each:
+    what one of them left behind would show, as it would not in a process's pages."""
+    traffic = Traffic(1.5, 0.3, 60, 12, 400, 64, 150)
+    engine = HookedEngine(TwpConfig(policy=policy, h0_tokens=300.0, warmup_steps=0), traffic, 1)
+    steered_by(engine.runtime)
+
+    def kept_bytes(rounds: int) -> int:
+        for _ in range(rounds):
+            engine.run()
+            engine.ends.clear()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        # Until tables with a bound are full: policy slo knows 1,024 clients by name.
+        before, arrived = kept_bytes(6), engine.arrived
+        grown = kept_bytes(3) - before
+    finally:
+        tracemalloc.stop()
+    assert engine.arrived - arrived > 500
+    # The smallest record of one that stays, its name in a dictionary, takes more than 100.
+    assert grown < 30 * (engine.arrived - arrived)

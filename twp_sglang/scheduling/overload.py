@@ -24,7 +24,7 @@ from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import StepSample
 from twp_sglang.scheduling.waiting import WaitingQueue
 
-RefusalReason = Literal["queue-requests", "queue-tokens", "ttft", "never-fits"]
+RefusalReason = Literal["queue-requests", "queue-tokens", "ttft", "never-fits", "invalid"]
 
 TOO_MANY_REQUESTS = 429
 BAD_REQUEST = 400
@@ -63,6 +63,11 @@ class Refusal(NamedTuple):
 def too_large(message: str) -> Refusal:
     """A request that no waiting helps."""
     return Refusal("never-fits", f"The request {message}.", BAD_REQUEST, None)
+
+
+def invalid(message: str) -> Refusal:
+    """A request that no engine can compute."""
+    return Refusal("invalid", f"The request {message}.", BAD_REQUEST, None)
 
 
 class Overload:

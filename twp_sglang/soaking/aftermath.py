@@ -38,7 +38,8 @@ def read_processes(
 
 def read_traces(twp: TwpState, record: Record) -> None:
     """Audit every step trace that is on this machine."""
-    for trace in twp.traces:
+    steps, admissions, files = 0, 0, 0
+    for trace in sorted(record.traces.union(twp.traces)):
         if not Path(trace).exists():
             record.audit_notes.append(f"{trace} is not on this machine")
             continue
@@ -47,11 +48,10 @@ def read_traces(twp: TwpState, record: Record) -> None:
         except TraceError as error:
             record.audit_violations.append(str(error))
             continue
-        record.audits.append(
-            f"{found.admissions} admissions in {found.steps} steps, "
-            f"{len(found.violations)} violations"
-        )
+        steps, admissions, files = steps + found.steps, admissions + found.admissions, files + 1
         record.audit_violations += [str(item) for item in found.violations[:_VIOLATIONS_KEPT]]
+    if files:
+        record.audits.append(f"{admissions} admissions in {steps} steps of {files} traces")
     if twp.dropped:
         record.audit_notes.append(f"{twp.dropped} steps were dropped by the trace")
 

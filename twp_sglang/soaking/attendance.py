@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from twp_sglang.soaking.changes import Changer
+from twp_sglang.soaking.onlookers import Onlookers
 from twp_sglang.soaking.processes import ProcessWatch
 from twp_sglang.soaking.record import Record
 from twp_sglang.soaking.server_view import Load, ServerGone, ServerView
 from twp_sglang.soaking.settings import SoakSettings
 
+ASK_EVERY_S = 0.5
+WATCH_EVERY_S = 3.0
 CHANGE_EVERY_S = 7.0
 FLUSH_EVERY_S = 11.0
 """Neither divides the other or a burst's period, so that they meet every phase of the load."""
@@ -26,12 +29,14 @@ class Attendance:
         settings: SoakSettings,
         watch: ProcessWatch | None,
         clock: Callable[[], float],
+        under_way: Callable[[], Sequence[str]],
     ) -> None:
         self._view = view
         self._record = record
         self._settings = settings
         self._watch = watch
         self._clock = clock
+        self._onlookers = Onlookers(view, record, under_way, settings.seed)
         self._tasks: list[asyncio.Task[None]] = []
         self._changer: Changer | None = None
 
@@ -39,13 +44,14 @@ class Attendance:
         """Start to ask, and to change the configuration where the server lets one."""
         self._start(self._settings.poll_s, self.look)
         self._start(FLUSH_EVERY_S, self._flush)
-        if not self._settings.changes:
-            return
         changer = Changer(self._view, self._record, self._settings.seed)
         try:
-            if await changer.discover():
+            if await self._onlookers.discover():
+                self._start(ASK_EVERY_S, self._onlookers.ask)
+                self._start(WATCH_EVERY_S, self._onlookers.watch)
+            if self._settings.changes and await changer.discover():
                 self._changer = changer
-                self._start(CHANGE_EVERY_S, self._change)
+                self._start(CHANGE_EVERY_S, changer.change)
         except ServerGone as error:
             self._silent(error)
 
@@ -71,6 +77,7 @@ class Attendance:
         try:
             twp = await self._view.twp()
             record.polls += 1
+            record.traces.update(twp.traces)
             if record.twp_expected and (twp.fallbacks or not twp.deciding or not twp.states):
                 record.faults.append(
                     f"{self._clock():.0f} s: deciding {twp.deciding}, fallbacks {twp.fallbacks}"
@@ -87,18 +94,8 @@ class Attendance:
         return load
 
     async def _flush(self) -> None:
-        try:
-            # A busy server refuses; only an idle one flushes.
-            self._record.flushes += await self._view.flush()
-        except ServerGone as error:
-            self._silent(error)
-
-    async def _change(self) -> None:
-        try:
-            if self._changer is not None:
-                await self._changer.change()
-        except ServerGone as error:
-            self._silent(error)
+        # A busy server refuses; only an idle one flushes.
+        self._record.flushes += await self._view.flush()
 
     def _silent(self, error: ServerGone) -> None:
         self._record.silences.append(f"{self._clock():.0f} s: {error}")
@@ -107,6 +104,9 @@ class Attendance:
         async def forever() -> None:
             while True:
                 await asyncio.sleep(period_s)
-                await deed()
+                try:
+                    await deed()
+                except ServerGone as error:
+                    self._silent(error)
 
         self._tasks.append(asyncio.create_task(forever()))

@@ -54,6 +54,9 @@ class Changer:
         self._original = {
             name: config[name] for change in GOOD for name in change if name in config
         }
+        if self._original.get("chunk_tokens") is None and "chunk_tokens_in_force" in reply:
+            # What an unset chunk means is settled at start; it cannot be unset again.
+            self._original["chunk_tokens"] = reply["chunk_tokens_in_force"]
         return bool(self._original)
 
     async def change(self) -> None:

@@ -66,6 +66,8 @@ class Progress:
             self.error = error_of(event)
             return
         for index, reason, tokens in finishes_of(event, self.act.api):
+            if reason == "abort":
+                self.error = abort_of(event) or self.error
             if tokens is not None:
                 self.tokens[index] = tokens
             if reason is not None:
@@ -86,6 +88,13 @@ def finishes_of(event: Mapping[str, Any], api: str) -> list[tuple[int, str | Non
         return [(0, None, usage)]
     alone = usage if len(choices) == 1 else None
     return [(choice.get("index", 0), choice.get("finish_reason"), alone) for choice in choices]
+
+
+def abort_of(event: Mapping[str, Any]) -> tuple[int | None, str] | None:
+    """(status, message) where SGLang's own form of an abort gives a status: it was refused."""
+    found = (event.get("meta_info") or {}).get("finish_reason")
+    status = found.get("status_code") if isinstance(found, Mapping) else None
+    return None if status is None else (int(status), str(found.get("message")))
 
 
 def error_of(reply: Any) -> tuple[int | None, str]:

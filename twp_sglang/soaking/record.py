@@ -34,6 +34,8 @@ class Record:
     changes: Counter[str] = field(default_factory=Counter)
     """Changes of the configuration: taken, refused, wrong."""
     wrong_changes: list[str] = field(default_factory=list)
+    onlookers: Counter[str] = field(default_factory=Counter)
+    """What those who look on did: explained, unknown, watched, events."""
     flushes: int = 0
     deepest_queue: int = 0
 
@@ -45,6 +47,8 @@ class Record:
     """Interfaces that did not answer after the load."""
     twp: TwpState = field(default_factory=TwpState)
     twp_expected: bool = False
+    traces: set[str] = field(default_factory=set)
+    """Files of step traces that were named in any look: a change begins a new one."""
 
     watched: bool = False
     memory: dict[str, Growth | None] = field(default_factory=dict)

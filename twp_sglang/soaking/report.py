@@ -41,6 +41,7 @@ def as_json(
         "deepest_queue": record.deepest_queue,
         "flushes": record.flushes,
         "changes": dict(record.changes),
+        "onlookers": dict(record.onlookers),
         "memory_mib": {
             name: None if found is None else {k: round(v, 2) for k, v in found._asdict().items()}
             for name, found in record.memory.items()

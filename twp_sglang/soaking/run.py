@@ -20,6 +20,7 @@ from twp_sglang.soaking.record import Record
 from twp_sglang.soaking.server_view import Load, ServerGone, ServerView
 from twp_sglang.soaking.settings import SoakSettings
 from twp_sglang.soaking.traffic import APIS, Act, Api, acts
+from twp_sglang.soaking.wire import request_id
 
 _IDLE_GRACE_S = 15.0
 """A server that is idle for so long and still owes an answer has lost the request."""
@@ -47,6 +48,7 @@ class Soak:
         self.seconds = 0.0
         self._say = say
         self._outstanding: set[asyncio.Task[None]] = set()
+        self._under_way: dict[str, Act] = {}
         self._start_s = time.monotonic()
 
     def _now_s(self) -> float:
@@ -87,7 +89,9 @@ class Soak:
         self._start_s = time.monotonic()
         handles = self._open_watch()
 
-        attendance = Attendance(view, record, settings, self.watch, self._now_s)
+        attendance = Attendance(
+            view, record, settings, self.watch, self._now_s, lambda: list(self._under_way)
+        )
         await attendance.begin()
         try:
             await self._send_all(target, apis)
@@ -139,7 +143,10 @@ class Soak:
 
     async def _one(self, target: Target, act: Act) -> None:
         begun_s = time.monotonic()
+        rid = request_id(act, target.run)
+        self._under_way[rid] = act
         outcome = await send(target, act, self.settings.reply_bound_s)
+        del self._under_way[rid]
         self.record.ended(outcome, time.monotonic() - begun_s)
 
     async def _drain(self, attendance: Attendance) -> None:

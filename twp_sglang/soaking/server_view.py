@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NamedTuple
 
 import aiohttp
 
+from twp_sglang.benchmarking.sse import SseDecoder
 from twp_sglang.soaking.wire import Facts
 
 _TIMEOUT = aiohttp.ClientTimeout(total=60.0)
@@ -120,6 +122,23 @@ class ServerView:
         """Empty the prefix cache; False where the server refused, as a busy one does."""
         status, _ = await self.ask("POST", "/flush_cache")
         return status == 200
+
+    async def listen(self, path: str, for_s: float) -> int:
+        """Take server-sent events for so long, then leave; how many came."""
+        decoder, events = SseDecoder(), 0
+        try:
+            async with self._session.get(self._url + path, headers=self._headers) as response:
+                if response.status != 200:
+                    raise ServerGone(f"GET {path} answered {response.status}")
+                try:
+                    async with asyncio.timeout(for_s):
+                        async for chunk in response.content.iter_any():
+                            events += len(decoder.feed(chunk))
+                except TimeoutError:
+                    pass
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerGone(f"GET {path}: {error or type(error).__name__}") from None
+        return events
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Status and reply, parsed where it is JSON."""

@@ -101,3 +101,26 @@ def test_the_finish_reason_has_what_sglang_and_the_http_process_read() -> None:
     assert reason["err_type"] == "TooManyRequests"
     assert (reason[REASON_KEY], reason[RETRY_AFTER_KEY]) == ("ttft", 7)
     assert RETRY_AFTER_KEY not in finished_reason(Refusal("never-fits", "No.", 400, None))
+
+
+def test_a_prompt_that_would_end_the_engine_is_refused_by_every_policy() -> None:
+    for policy in ("twp", "slo", "fcfs"):
+        desk = Desk(policy=policy)
+        strange = Req("b0", 3, 50)
+        strange.origin_input_ids[1] = 99_999_999
+        for req in (strange, Req("b1", 0, 50)):
+            refusal = desk.come(req)
+            assert refusal is not None
+            assert (refusal.status, refusal.retry_after_s) == (400, None)
+        assert desk.runtime.state()["refusals"] == {"invalid": 2}
+        assert desk.come(Req("b2", 3, 50)) is None
+
+
+def test_what_is_not_made_of_token_ids_alone_is_not_judged_by_them() -> None:
+    desk = Desk()
+    picture, embedded = Req("b0", 3, 50), Req("b1", 0, 50)
+    picture.origin_input_ids[1] = 99_999_999  # SGLang marks pictures with ids of its own
+    picture.multimodal_inputs = object()  # type: ignore[assignment]
+    embedded.input_embeds = [[0.5]]  # type: ignore[assignment]
+    assert desk.come(picture) is None
+    assert desk.come(embedded) is None

@@ -84,6 +84,17 @@ def test_an_error_in_a_stream() -> None:
     assert streamed(act("too_long"), error(400, "longer than the context")) == "rejected"
 
 
+def test_a_refusal_in_the_form_of_an_abort() -> None:
+    def abort(status: int, message: str) -> dict[str, Any]:
+        reason = {"type": "abort", "message": message, "status_code": status}
+        return {"meta_info": {"completion_tokens": 0, "finish_reason": reason}}
+
+    assert streamed(act(), abort(429, "overloaded")) == "refused"
+    assert streamed(act(), abort(500, "oops")) == "wrong"
+    assert streamed(act("malformed"), abort(400, "empty prompt")) == "rejected"
+    assert streamed(act("abort"), abort(400, "Abort in waiting queue")) == "aborted"
+
+
 def replied(asked: Act, status: int, body: Any, **headers: str) -> str:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return of_reply(asked, status, headers, raw).ending
