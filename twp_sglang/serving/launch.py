@@ -11,6 +11,7 @@ from typing import NoReturn
 from twp_sglang.config import TwpConfig
 from twp_sglang.config_values import OptionsError
 from twp_sglang.serving import emulation, engine_settings, options, refusals
+from twp_sglang.serving.early_end import leave_on_sigterm
 from twp_sglang.simulator.step_sources import step_source
 
 logger = logging.getLogger(__name__)
@@ -165,6 +166,7 @@ def _serve(asked: options.Options) -> int:
         chunk_tokens,
         asked.emulate,
     )
+    leave_on_sigterm()
     try:
         arguments.resolve_once()
         from sglang.srt.entrypoints import http_server
