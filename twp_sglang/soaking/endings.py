@@ -93,8 +93,9 @@ def finishes_of(event: Mapping[str, Any], api: str) -> list[tuple[int, str | Non
 def abort_of(event: Mapping[str, Any]) -> tuple[int | None, str] | None:
     """(status, message) where SGLang's own form of an abort gives a status: it was refused."""
     found = (event.get("meta_info") or {}).get("finish_reason")
-    status = found.get("status_code") if isinstance(found, Mapping) else None
-    return None if status is None else (int(status), str(found.get("message")))
+    if not isinstance(found, Mapping) or found.get("status_code") is None:
+        return None
+    return int(found["status_code"]), str(found.get("message"))
 
 
 def error_of(reply: Any) -> tuple[int | None, str]:
