@@ -128,7 +128,7 @@ async def test_several_replicas_have_a_choice_and_one_line_each(page: Page) -> N
     [
         ("observe", "observes, SGLang decides", "What TWP would have done", "objective 50"),
         ("slo", "slo decides", "objective 50 ms", "What TWP would have done"),
-        ("fcfs", "fcfs decides", "This policy has no window.", "Load in the window"),
+        ("fcfs", "fcfs decides", "no objective is stated", "Load in the window"),
         ("dynamic-batch", "dynamic-batch decides", "objective 100 ms", "Load in the window"),
     ],
 )

@@ -31,6 +31,8 @@ class Facts(NamedTuple):
     itl_ms: float | None = None
     itl_limit_ms: float | None = None
     """Objective or target of the inter-token latency."""
+    itl_plan_ms: float | None = None
+    """What is left of the objective once the margin for the model's errors is off."""
 
 
 class Place(NamedTuple):
@@ -44,7 +46,7 @@ class Place(NamedTuple):
 
 def facts_of(state: Mapping[str, Any]) -> Facts:
     """Facts from a state as the server reports it; what is missing stays unknown."""
-    limit = state.get("itl_slo_ms")
+    limit, theta = state.get("itl_slo_ms"), state.get("theta")
     return Facts(
         policy=str(state.get("policy", "unknown")),
         deciding=bool(state.get("deciding")),
@@ -58,6 +60,7 @@ def facts_of(state: Mapping[str, Any]) -> Facts:
         kv_threshold=state.get("kv_threshold"),
         itl_ms=state.get("itl_ms"),
         itl_limit_ms=limit if limit is not None else state.get("itl_target_ms"),
+        itl_plan_ms=None if limit is None or theta is None else limit * theta,
     )
 
 
@@ -127,9 +130,14 @@ def _window(facts: Facts, expected_tokens: int | None) -> str:
     load, window = facts.load_tokens, facts.window_tokens
     if facts.policy == "slo":
         limit = "" if facts.itl_limit_ms is None else f" of {facts.itl_limit_ms:,.0f} ms"
+        plan = (
+            ""
+            if facts.itl_plan_ms is None
+            else (f", of which the errors of its model leave {facts.itl_plan_ms:,.0f} ms")
+        )
         return (
-            "with one more request in the batch the predicted step would not keep the ITL "
-            f"objective{limit} with its margin"
+            "with one more request in the batch the predicted step, and the prompts that keep "
+            f"coming, would not keep within the ITL objective{limit}{plan}"
         )
     if load is None or window is None:
         return "the token window is full"

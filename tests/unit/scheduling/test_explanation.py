@@ -51,8 +51,8 @@ def test_every_reason_has_words(closed: str) -> None:
 
 
 def test_slo_speaks_of_its_objective() -> None:
-    text = status_line(BUSY._replace(policy="slo", itl_limit_ms=50.0))
-    assert "objective of 50 ms" in text
+    text = status_line(BUSY._replace(policy="slo", itl_limit_ms=50.0, itl_plan_ms=31.0))
+    assert "objective of 50 ms, of which the errors of its model leave 31 ms" in text
     memory = status_line(BUSY._replace(policy="slo", closed="kv"))
     assert "by the forecast of their lengths" in memory
     assert "7% of it is free now" in memory

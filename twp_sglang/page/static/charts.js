@@ -1,6 +1,6 @@
 // One small plot with its own legend: values under the cursor, the newest otherwise.
 
-import { brief } from "./words.js";
+import { brief, onAxis } from "./words.js";
 
 const SPAN_S = 300;
 const SPAN_MIN_S = 60;
@@ -77,7 +77,7 @@ export class Chart {
         scales: { x: { time: true, auto: false }, y: { range: (u, low, high) => this.range(high) } },
         axes: [
           { ...axis, grid, space: 90, size: 24, values: (u, splits) => splits.map((at) => clock.format(1000 * at)) },
-          { ...axis, grid, size: 52, values: (u, splits) => splits.map(brief) },
+          { ...axis, grid, size: 52, values: (u, splits) => splits.map(onAxis) },
         ],
         series: [
           {},

@@ -17,7 +17,6 @@ let spoken = { kind: "", at: 0 };
 const limit = (state) => state.itl_slo_ms ?? state.itl_target_ms ?? null;
 // Policy slo reports a window and asks its model instead.
 const gates = (state) => state.window_tokens != null && state.policy !== "slo";
-const known = (state) => state.window_tokens != null && state.model_source !== "learning";
 const used = (state) => (state.kv_free == null ? null : 100 * (1 - state.kv_free));
 
 const charts = [
@@ -33,10 +32,10 @@ const charts = [
     ],
   },
   {
-    id: "chart-window", title: "Window and load", unit: "output tokens", empty: "This policy has no window.",
+    id: "chart-window", title: "Load and window", unit: "output tokens still owed", floor: 16, empty: "Nothing known.",
     series: [
-      { label: "load K", color: "--blue", fill: true, value: (s) => (known(s) ? s.load_tokens : null) },
-      { label: "window H", color: "--orange", value: (s) => (known(s) ? s.window_tokens : null) },
+      { label: "load K", color: "--blue", fill: true, value: (s) => s.load_tokens },
+      { label: "window H", color: "--orange", value: (s) => (gates(s) ? s.window_tokens : null) },
     ],
   },
   {

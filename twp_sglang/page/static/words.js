@@ -3,6 +3,10 @@
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 
+const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+
+/** Short enough for an axis. */
+export const onAxis = (value) => (Math.abs(value) < 10000 ? brief(value) : compact.format(value));
 export const count = (value) => (value == null ? "–" : whole.format(value));
 export const brief = (value) => {
   if (value == null) return "–";
