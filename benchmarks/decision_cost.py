@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import platform
 import random
 import sys
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median, quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.engine_stand_ins import Batch, Plan, Req, Scheduler
 from controllers.step_trace import Header
@@ -73,10 +74,16 @@ def _target(policy: str, gate: str, queue: int) -> float | None:
 
 
 def measure_case(
-    gate: str, queue: int, batch: int, passes: int, trace_dir: Path, policy: str = "twp"
+    gate: str,
+    queue: int,
+    batch: int,
+    passes: int,
+    trace_dir: Path,
+    policy: str = "twp",
+    exporter: Any = None,
 ) -> Row:
     """Time ``passes`` passes with ``queue`` waiting and ``batch`` running requests."""
-    engine = _Engine(gate, queue, batch, trace_dir, policy)
+    engine = _Engine(gate, queue, batch, trace_dir, policy, exporter)
     for _ in range(max(3, passes // 10)):
         engine.run_pass()
     engine.decision_us.clear()
@@ -131,7 +138,13 @@ class _Engine:
     """Drives one runtime as the hooks do; the queue keeps its length."""
 
     def __init__(
-        self, gate: str, queue: int, batch: int, trace_dir: Path, policy: str = "twp"
+        self,
+        gate: str,
+        queue: int,
+        batch: int,
+        trace_dir: Path,
+        policy: str = "twp",
+        exporter: Any = None,
     ) -> None:
         self._random = random.Random(20_26)
         self._names = iter(range(10**9))
@@ -139,7 +152,9 @@ class _Engine:
         self.scheduler = Scheduler(running, CAPACITY_TOKENS, int(0.6 * CAPACITY_TOKENS))
         self.plan = Plan(running, running)
         config = _window(gate) if policy == "twp" else _model(gate)
-        self.runtime = Runtime(config, self.scheduler, Ranks(0, None), trace_dir, Header())
+        self.runtime = Runtime(
+            config, self.scheduler, Ranks(0, None), trace_dir, Header(), exporter=exporter
+        )
         self.runtime.outgoing()
         for _ in range(queue):
             self._join()
@@ -193,6 +208,14 @@ class _Engine:
                 self.runtime.admitted(req)
 
 
+def _exporter(folder: str) -> Any:
+    """Writes to files that several processes share, as under SGLang."""
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    from patches.metrics.exporter import Exporter
+
+    return Exporter({"model_name": "m"}, time.monotonic)
+
+
 class _Stopwatch:
     """Adds up the time of calls."""
 
@@ -233,17 +256,25 @@ def main(argv: list[str] | None = None) -> int:
         "--passes", type=int, default=400, help="passes per case, a tenth of it at 100,000 waiting"
     )
     parser.add_argument("--policy", choices=("twp", "slo"), default="twp", help="[%(default)s]")
+    parser.add_argument(
+        "--metrics",
+        action="store_true",
+        help="with metrics exported as --enable-metrics does; needs an engine extra",
+    )
     arguments = parser.parse_args(argv)
     if arguments.passes < 40:
         parser.error(f"--passes {arguments.passes}: at least 40, for a median that means something")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        exporter = _exporter(folder) if arguments.metrics else None
         for gate in ("closed", "open"):
             for queue in QUEUES:
                 for batch in BATCHES:
                     passes = arguments.passes if queue < 100_000 else arguments.passes // 4
                     rows.append(
-                        measure_case(gate, queue, batch, passes, Path(folder), arguments.policy)
+                        measure_case(
+                            gate, queue, batch, passes, Path(folder), arguments.policy, exporter
+                        )
                     )
     print(as_table(rows))
     if arguments.json is not None:

@@ -24,13 +24,17 @@ With `--enable-metrics`, in SGLang's `/metrics` beside its `sglang:` metrics and
 Times are seconds. `dashboards/twp.json` is a Grafana dashboard of all of them,
 `dashboards/alerts.yml` the alerts of the [runbook](runbook.md).
 
-Rank 0 of each data-parallel replica exports, at most four times a second. Inter-token latency is
-there twice, every gap counted once: `twp_scheduler_itl_seconds` from the scheduler's own steps, and
-`sglang:inter_token_latency_seconds` where SGLang's HTTP process hands tokens to clients (answers
-that are not streamed reach it in portions, over which gaps are averaged). The policy can hold the
-first; what the second has more is made by detokenizer and HTTP
-process. `twp_refusals_total` counts what the scheduler refused; 400 and 503 of the HTTP process
-itself are in `sglang:http_responses_total`.
+Rank 0 of each data-parallel replica exports, at most four times a second: 0.3 ms each on one busy
+core, and one to two microseconds in every step (`benchmarks.decision_cost --metrics`).
+
+Inter-token latency is there twice, every gap counted once. `twp_scheduler_itl_seconds` is from the
+scheduler's own steps; `sglang:inter_token_latency_seconds` is measured where SGLang's HTTP process
+hands tokens to clients (answers that are not streamed reach it in portions, over which gaps are
+averaged). The policy can hold the first; what the second has more is made by detokenizer and HTTP
+process.
+
+`twp_refusals_total` counts what the scheduler refused; 400 and 503 of the HTTP process itself are
+in `sglang:http_responses_total`.
 
 | name | kind | label | meaning |
 |---|---|---|---|
