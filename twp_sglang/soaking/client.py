@@ -12,7 +12,7 @@ import aiohttp
 from twp_sglang.benchmarking.sse import SseDecoder
 from twp_sglang.soaking.endings import Outcome, Progress, of_reply, of_stream
 from twp_sglang.soaking.traffic import PATIENCE_S, Act
-from twp_sglang.soaking.wire import PATHS, Facts, body, request_id
+from twp_sglang.soaking.wire import PATHS, Facts, body, headers, request_id
 
 
 class Target(NamedTuple):
@@ -93,7 +93,7 @@ async def _exchange(target: Target, act: Act) -> Outcome:
     async with target.session.post(
         target.url + PATHS[act.api],
         data=data.encode(),
-        headers={"Content-Type": "application/json", **target.headers},
+        headers={"Content-Type": "application/json", **target.headers, **headers(act)},
     ) as response:
         if response.content_type != "text/event-stream" or response.status != 200:
             return of_reply(act, response.status, response.headers, await response.read())
