@@ -27,8 +27,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.engine_stand_ins import Batch, Plan, Req, Scheduler
 from controllers.step_trace import Header
+from patches.arrivals import info_of
 from patches.runtime import Ranks, Runtime
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.lengths_online import FinishedAnswer
+from twp_sglang.scheduling.request_terms import KEY
 
 CAPACITY_TOKENS = 2_000_000
 
@@ -64,8 +67,19 @@ class Row(NamedTuple):
         return self.target_us is None or self.decision_us <= self.target_us
 
 
-SLO_TARGET_US = {"closed": {100: 60.0, 10_000: 60.0}, "open": {10_000: 500.0}}
-"""The same for policy slo, which predicts steps, memory and lateness."""
+SLO_TARGET_US = {
+    "closed": {100: 60.0, 10_000: 60.0},
+    "open": {10_000: 500.0},
+    "memory": {10_000: 500.0},
+}
+"""The same for policy slo, which predicts steps, memory and lateness; ``memory`` is a gate that
+the forecast of the KV cache shuts, computed over all rows in every pass."""
+
+CLIENTS = 8
+"""Clients that the requests name under policy slo."""
+
+ANSWERS = 1_000
+"""Answers from which policy slo has learned output lengths."""
 
 
 def _target(policy: str, gate: str, queue: int) -> float | None:
@@ -148,26 +162,50 @@ class _Engine:
     ) -> None:
         self._random = random.Random(20_26)
         self._names = iter(range(10**9))
+        self._slo = policy == "slo"
         running = Batch([self._request() for _ in range(batch)])
-        self.scheduler = Scheduler(running, CAPACITY_TOKENS, int(0.6 * CAPACITY_TOKENS))
+        # With 4 % of the pool to be kept free, a newcomer's prompt does not fit any more.
+        free = 0.04 if gate == "memory" else 0.6
+        self.scheduler = Scheduler(running, CAPACITY_TOKENS, int(free * CAPACITY_TOKENS))
         self.plan = Plan(running, running)
         config = _window(gate) if policy == "twp" else _model(gate)
         self.runtime = Runtime(
             config, self.scheduler, Ranks(0, None), trace_dir, Header(), exporter=exporter
         )
         self.runtime.outgoing()
+        if self._slo:
+            self._serve_before(running.reqs)
         for _ in range(queue):
             self._join()
         self.decision_us: list[float] = []
         self.pass_us: list[float] = []
 
     def _request(self) -> Req:
-        return Req(
+        req = Req(
             str(next(self._names)),
             self._random.randint(10, 400),
             self._random.randint(200, 2000),
             self._random.randint(0, 150),
         )
+        if self._slo:
+            req.sampling_params.custom_params = {KEY: {"client": self._client()}}
+        return req
+
+    def _client(self) -> str:
+        return f"client {self._random.randrange(CLIENTS)}"
+
+    def _serve_before(self, running: list[Req]) -> None:
+        """What policy slo knows when it has served for a while: lengths, and who runs."""
+        policy = self.runtime.policy
+        for _ in range(ANSWERS):
+            output = min(int(self._random.lognormvariate(5.0, 1.0)) + 1, 1999)
+            prompt = self._random.randint(10, 400)
+            policy.finished(FinishedAnswer(prompt, output, 2000, self._client()))
+        for req in running:
+            self.runtime.enqueued(req, retracted=False)
+            info = info_of(req)
+            assert info is not None
+            policy.taken(info)
 
     def _join(self) -> None:
         req = self._request()
@@ -267,7 +305,7 @@ def main(argv: list[str] | None = None) -> int:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         exporter = _exporter(folder) if arguments.metrics else None
-        for gate in ("closed", "open"):
+        for gate in SLO_TARGET_US if arguments.policy == "slo" else TARGET_US:
             for queue in QUEUES:
                 for batch in BATCHES:
                     passes = arguments.passes if queue < 100_000 else arguments.passes // 4

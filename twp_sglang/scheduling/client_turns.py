@@ -35,6 +35,10 @@ MAX_CLIENTS = 1024
 """Counters kept of clients that have nobody waiting; the one that came longest ago makes way
 and starts from the lift when it returns."""
 
+LOOK_EVERY_PASSES = 8
+"""How often running requests are charged for: what they produce meanwhile is little beside what
+a batch holds, and looking in every pass would be felt."""
+
 _NEVER = 2**62
 
 _Key = tuple[float, ...]
@@ -50,11 +54,7 @@ class ClientTurns:
         self._inside: set[int] = set()
         self._left_last = 0.0
         self._ledger: _Ledger | None = None
-
-    @property
-    def several(self) -> bool:
-        """Whether more than one client is known, so that turns mean something."""
-        return len(self._counters) > 1
+        self._looked_at = -LOOK_EVERY_PASSES
 
     def counter(self, client: str) -> float:
         """Service of ``client`` so far, weighted tokens."""
@@ -89,6 +89,14 @@ class ClientTurns:
     def served_prompt(self, request: RequestInfo) -> None:
         """Its prompt was admitted, for the first time."""
         self._charge(request.client, INPUT_WEIGHT * request.prompt_tokens)
+
+    def look_due(self, pass_index: int) -> bool:
+        """Whether it is time for :meth:`served_rows`: then in this pass, and only where turns
+        mean something."""
+        if len(self._counters) <= 1 or pass_index - self._looked_at < LOOK_EVERY_PASSES:
+            return False
+        self._looked_at = pass_index
+        return True
 
     def served_rows(self, rows: ActiveRows) -> None:
         """Charge what the active requests have produced since they were last looked at; a

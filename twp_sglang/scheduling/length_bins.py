@@ -7,6 +7,7 @@ answer (a question, a document) does not change faster.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,8 @@ FIRST: Final[NDArray[np.int64]] = np.array(
 )
 """Smallest length of each bin; bin b holds FIRST[b] to LAST[b]."""
 
+_FIRST: Final[list[int]] = FIRST.tolist()
+
 LAST: Final[NDArray[np.int64]] = np.append(FIRST[1:] - 1, 2**17 - 1)
 
 MIDDLE: Final[NDArray[np.float64]] = (FIRST + LAST) / 2.0
@@ -36,8 +39,7 @@ PROMPT_CLASSES = 6
 
 def bin_of(length: int) -> int:
     """Bin of one output length; lengths below 1 and beyond the last fall into the ends."""
-    found = int(np.searchsorted(FIRST, length, side="right")) - 1
-    return max(found, 0)
+    return max(bisect_right(_FIRST, length) - 1, 0)
 
 
 def bins_after(produced: NDArray[np.int64]) -> NDArray[np.intp]:

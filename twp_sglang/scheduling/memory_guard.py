@@ -70,18 +70,25 @@ class MemoryPass:
         self._forecast: KvForecast | None = None
         self._granted: list[RequestInfo] = []
         self._ratio = 1.0
+        # Of the request that was asked about last: who fits is mostly joined next.
+        self._asked: tuple[RequestInfo | None, int] = (None, 0)
 
     def fits(self, request: RequestInfo) -> bool:
         """Whether the predicted peak leaves the margin with ``request`` in."""
         forecast = self._ready()
-        return forecast.fits(request.prompt_tokens, self._remaining(request))
+        remaining = self._remaining(request)
+        self._asked = (request, remaining)
+        return forecast.fits(request.prompt_tokens, remaining)
 
     def join(self, request: RequestInfo) -> None:
         """``request`` was granted."""
         if self._forecast is None:
             self._granted.append(request)
         else:
-            self._forecast.join(request.prompt_tokens, self._remaining(request))
+            asked, remaining = self._asked
+            if asked is not request:
+                remaining = self._remaining(request)
+            self._forecast.join(request.prompt_tokens, remaining)
 
     def _ready(self) -> KvForecast:
         forecast = self._forecast

@@ -19,15 +19,16 @@ class RowObjectives:
 
     def __init__(self, model: OnlineStepModel) -> None:
         self._model = model
-        self._seen = False
+        self.seen = False
+        """Whether anybody has one of its own."""
 
     def enqueued(self, request: RequestInfo) -> None:
         """A request joined the queue."""
-        self._seen = self._seen or request.itl_slo_ms is not None
+        self.seen = self.seen or request.itl_slo_ms is not None
 
     def tightest(self, view: PassView, configured_ms: float) -> float | None:
         """Objective by which the present step is planned, ms; None is the configured one."""
-        if not self._seen:
+        if not self.seen:
             return None
         # A row without a known request has no objective of its own.
         own = (
@@ -43,7 +44,7 @@ class RowObjectives:
 
     def with_newcomer(
         self, tightest_ms: float | None, request: RequestInfo, configured_ms: float, *, due: bool
-    ) -> float | None:
+    ) -> float:
         """Objective that the step must keep with ``request`` in it.
 
         Args:
@@ -52,7 +53,5 @@ class RowObjectives:
             configured_ms: for requests without one.
             due: its first token is due: its own is given up.
         """
-        if not self._seen:
-            return None
         own = configured_ms if due else self.of(request, configured_ms)
         return own if tightest_ms is None else min(own, tightest_ms)

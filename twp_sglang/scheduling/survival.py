@@ -67,7 +67,8 @@ class SurvivalCurves:
         self.answers = [0.0] * curves
         """Answers that a curve has seen since it began, not faded."""
         self._drawn_at = [0.0] * curves
-        self._stale: set[int] = set()
+        self._due: set[int] = set()
+        """Curves that have moved enough to be drawn anew."""
         self.tables = Tables(
             np.full((curves, BINS), BEYOND),
             np.zeros((curves, BINS)),
@@ -81,8 +82,7 @@ class SurvivalCurves:
         self.level = quantile
         for curve, answers in enumerate(self.answers):
             if answers:
-                self._drawn_at[curve] = 0.0
-                self._stale.add(curve)
+                self._due.add(curve)
 
     def learn(self, curve: int, length: int, *, cut: bool) -> None:
         """One answer of ``length`` tokens ended by itself, or was ``cut`` at its limit."""
@@ -90,26 +90,27 @@ class SurvivalCurves:
         self._cut[curve] *= FADE
         counts = self._cut if cut else self._ended
         counts[curve, bin_of(length)] += 1.0
-        self.answers[curve] += 1.0
-        self._stale.add(curve)
+        seen = self.answers[curve] = self.answers[curve] + 1.0
+        drawn = self._drawn_at[curve]
+        if seen - drawn >= min(max(1.0, _REFRESH_SHARE * drawn), _REFRESH_MOST):
+            self._due.add(curve)
 
     def forget(self, curve: int) -> None:
         """Start ``curve`` anew, for another client."""
         self._ended[curve] = 0.0
         self._cut[curve] = 0.0
         self.answers[curve] = self._drawn_at[curve] = 0.0
-        self._stale.discard(curve)
+        self._due.discard(curve)
         for table, empty in zip(self.tables, (BEYOND, 0.0, 1.0, 0.0, 1.0), strict=True):
             table[curve] = empty
 
     def draw(self) -> Tables:
         """The tables, those curves drawn anew that have moved."""
-        for curve in sorted(self._stale):
-            seen, drawn = self.answers[curve], self._drawn_at[curve]
-            if seen - drawn >= min(max(1.0, _REFRESH_SHARE * drawn), _REFRESH_MOST):
+        if self._due:
+            for curve in sorted(self._due):
                 self._draw(curve)
-                self._drawn_at[curve] = seen
-                self._stale.discard(curve)
+                self._drawn_at[curve] = self.answers[curve]
+            self._due.clear()
         return self.tables
 
     def _draw(self, curve: int) -> None:

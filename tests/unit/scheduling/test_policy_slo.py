@@ -231,7 +231,8 @@ def test_the_client_served_least_goes_first() -> None:
     running = [decision.grants[0].request]
     none = np.zeros(1, dtype=np.int64)
     rows = ActiveRows(running, none, none, none + 60)
-    assert seqs(policy.decide(there._replace(rows=lambda: rows))) == [3, 1]
+    later = there._replace(rows=lambda: rows, pass_index=20)
+    assert seqs(policy.decide(later)) == [3, 1]
     assert policy.snapshot()["client_service_spread"] == 10 + 2 * 60 - 10
     off = slo(client_fairness="off")
     for seq, client in enumerate(("a", "a", "b")):

@@ -183,7 +183,7 @@ class Slo(Policy):
         self._pass_index = view.pass_index
         if not len(queue):
             return NOBODY_WAITS
-        if self.turns is not None and self.turns.several:
+        if self.turns is not None and self.turns.look_due(view.pass_index):
             self.turns.served_rows(view.rows())
         kv = _kv_held(view)
         waiting = len(queue)
@@ -206,9 +206,11 @@ class Slo(Policy):
                 break
             reason: GrantReason
             shut: ClosedReason = ""
-            goal = self.row_objectives.with_newcomer(
-                tightest, request, slo_ms, due=self._is_due(request, view.now_ms)
-            )
+            goal = None
+            if self.row_objectives.seen:
+                goal = self.row_objectives.with_newcomer(
+                    tightest, request, slo_ms, due=self._is_due(request, view.now_ms)
+                )
             if request.retracted:
                 if batch and request.retractions >= CAUTIOUS_FROM and not memory.fits(request):
                     closed = "kv"
