@@ -97,7 +97,8 @@ def even_chunk(constant_ms: float, per_token_ms: float, free_tokens: float) -> f
         per_token_ms: p; 0 means that prompts cost nothing, and no chunk is too large.
         free_tokens: prompt tokens per step that cost nothing.
     """
-    if per_token_ms <= 0:
+    worth_ms = OVERHEAD * per_token_ms
+    if worth_ms <= 0:  # also where the product is too small for a float
         return inf
     fixed = constant_ms - per_token_ms * free_tokens
-    return max(SPARE * free_tokens, fixed / (OVERHEAD * per_token_ms))
+    return max(SPARE * free_tokens, fixed / worth_ms)
