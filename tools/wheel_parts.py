@@ -16,8 +16,9 @@ LEFT_OUT = (
     "sgl_kernel/flash_ops.abi3.so",
     "sgl_kernel/flashmla_ops.abi3.so",
     "sgl_kernel/infllm_ops.*",
-    # Kernel sources, which compiled kernels make needless: nine tenths of FlashInfer.
-    "flashinfer/data/csrc/*",
+    # Kernel sources, which compiled kernels make needless: nine tenths of FlashInfer. The
+    # templates above them are read even where the kernel is compiled.
+    "flashinfer/data/csrc/*/*",
     "flashinfer/data/cutlass/*",
     "flashinfer/data/cccl/*",
     "flashinfer/data/spdlog/*",
