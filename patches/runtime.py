@@ -36,7 +36,6 @@ from patches.watching import Watching
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.active_rows import nobody
 from twp_sglang.scheduling.decision import Decision, Grant
-from twp_sglang.scheduling.lengths import DeclaredLengths
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.overload import Refusal
 from twp_sglang.scheduling.policies import build_policy
@@ -76,10 +75,9 @@ class Runtime:
         self.chunk_unset = () if config.chunk_tokens else (chunk_tokens,)
         """What the launcher chose where the configuration has no chunk; empty where it has."""
         self.policy = build_policy(informed(config, scheduler))
-        self.lengths = DeclaredLengths()
-        self._load_reader = ActiveLoadReader(self.lengths)
+        self._load_reader = ActiveLoadReader(self.policy.length_source)
         self._offering = Offering(arrival_of)
-        self._arrivals = Arrivals(scheduler, self.lengths)
+        self._arrivals = Arrivals(scheduler, self.policy.length_source)
         self._door = Door(scheduler, self.policy, self._arrivals, reads_tokens=not header.emulated)
         self.deciding = True
         self.fallbacks = 0

@@ -303,6 +303,12 @@ class TwpConfig(FrozenModel):
         "so sums over many requests come out right and a little over",
     )
 
+    length_source: Literal["declared", "learned"] = Field(
+        default="declared",
+        description="policy twp: where expected output lengths come from; declared, each request's "
+        "own limit, because the paper takes lengths as given; learned, the mean of the answers "
+        "that ended, for clients that declare far more than comes",
+    )
     client_fairness: Literal["on", "off"] = Field(
         default="on",
         description="policy slo: clients that requests name take turns by the tokens they were "
@@ -324,7 +330,7 @@ class TwpConfig(FrozenModel):
     def _no_lookalikes(cls, value: Any, info: ValidationInfo) -> Any:
         # Pydantic would take true as 1 and "0.15" as 0.15; in a file both are mistakes.
         name = info.field_name or ""
-        if name in ("policy", "law", "oversized", "client_fairness", "evidence"):
+        if name in ("policy", "law", "oversized", "client_fairness", "length_source", "evidence"):
             return value
         if name in SPELLINGS.values():
             return checked(name, value)

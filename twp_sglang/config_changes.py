@@ -20,6 +20,8 @@ FIXED: Mapping[str, str] = {
     "policy": "who decides is settled at start, with the engine's flags for it, the checks of "
     "other flags and the clock that a policy reads; start the server with --twp-policy",
     "warmup_steps": "it counts the first steps after the start, which are over",
+    "length_source": "the load of running requests is counted by it from the start; start the "
+    "server with --twp-length-source",
     "client_fairness": "who was served how much is counted from the start; start the server with "
     "--twp-client-fairness",
     "evidence": "it says where the values of a file come from and decides nothing",

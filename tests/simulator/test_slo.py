@@ -147,3 +147,15 @@ def test_a_requests_own_inter_token_objective_is_kept_while_it_runs() -> None:
     assert len(own) == 5
     assert max(own) <= 20.0
     assert np.mean([p99 <= 50.0 for p99 in itl_p99(run)]) >= 0.99
+
+
+def test_twp_with_learned_lengths_lets_in_more_of_those_who_declare_too_much() -> None:
+    # Answers of some 160 tokens; all declare 4,096, which a window of 8,192 holds twice.
+    loose = [one._replace(max_new_tokens=4096) for one in traffic(4.0, 200, longest=500)]
+    waits = {}
+    for source in ("declared", "learned"):
+        config = {"h0_tokens": 8192.0, "length_source": source}
+        run = serve(loose, "twp", engine=MIXED, model=machine(), config=config)
+        assert run.result.latency.completed == 200
+        waits[source] = np.mean([ttft_s(run, index) for index in range(100, 200)])
+    assert waits["learned"] < 0.2 * waits["declared"]

@@ -98,7 +98,18 @@ class Batcher:
         """K and B once the batch stands."""
         rows, left_out = self.rows, self._left_out
         active = len(rows.running) + len(self.joining) + (self.chunked is not None)
+        if self.driver.learns_lengths:
+            return ActiveLoad(self._load_seen(), active - left_out)
         return ActiveLoad(rows.load_tokens - left_out, active - left_out)
+
+    def _load_seen(self) -> int:
+        """K as the policy counts it."""
+        if not self.driver.learns_lengths:
+            return self.rows.load_tokens
+        seen = rows_reader(self)()
+        return self.driver.source.total(
+            seen.prompt_tokens, seen.max_new_tokens, seen.produced_tokens
+        )
 
     # -------------------------------------------------------------------- prefill
 
@@ -122,7 +133,7 @@ class Batcher:
         owed = 0 if chunked is None else chunked.owed_tokens
         view = PassView(
             driver.pass_index,
-            rows.load_tokens,
+            self._load_seen(),
             running + (chunked is not None),
             pool.free_tokens - owed,
             pool.capacity_tokens,

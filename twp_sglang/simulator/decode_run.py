@@ -40,6 +40,8 @@ def run(engine: Engine, until_ms: float) -> None:
     rows = batcher.rows
     if not rows.running or batcher.joining or batcher.chunked is not None:
         return
+    if driver.learns_lengths:
+        return  # the load then falls by other than one per row
     if driver.idle_since_launch or driver.last_pass_empty or batcher.deferring:
         return
     before = engine.in_flight

@@ -63,6 +63,9 @@ class PolicyDriver:
         self.reads_rows = policy is not None and policy.reads_rows
         self.sink = sink
         self.lengths = DeclaredLengths()
+        """What the engine itself reserves by."""
+        self.source = self.lengths if policy is None else policy.length_source
+        self.learns_lengths = not isinstance(self.source, DeclaredLengths)
         self.pass_index = 0
         self.now_ms = 0.0
         """The engine's clock at the start of the pass."""
@@ -112,7 +115,7 @@ class PolicyDriver:
             self._next_seq,
             self.pass_index,
             spec.input_tokens + request.produced,
-            self.lengths.remaining(spec.input_tokens, request.max_new_tokens, request.produced),
+            self.source.remaining(spec.input_tokens, request.max_new_tokens, request.produced),
             priority=spec.priority,
             retracted=retracted,
             handle=request,

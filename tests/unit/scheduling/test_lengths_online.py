@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twp_sglang.scheduling.learned_lengths import LearnedLengths
 from twp_sglang.scheduling.length_bins import (
     FIRST,
     LAST,
@@ -201,3 +202,15 @@ def test_another_quantile_keeps_what_was_learned() -> None:
     assert lengths.snapshot()["judged"] == 0
     lengths.ask_for(0.5)
     assert most(lengths) == before
+
+
+def test_the_window_policy_counts_the_mean_of_what_ended() -> None:
+    source = LearnedLengths(OutputLengths(0.65))
+    assert source.remaining(100, 500, 20) == 480, "until then what is declared"
+    for _ in range(500):
+        source.law.learn(FinishedAnswer(100, 100, LIMIT))
+    assert 85 <= source.remaining(100, LIMIT, 10) <= 100
+    counts = [np.array(column) for column in ([100, 100], [LIMIT, 50], [10, 20])]
+    expected = source.remaining(100, LIMIT, 10) + source.remaining(100, 50, 20)
+    assert source.total(*counts) == expected
+    assert source.remaining(100, 50, 20) == 30, "no more than its limit leaves"

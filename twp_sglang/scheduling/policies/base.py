@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
+from twp_sglang.scheduling.lengths import DeclaredLengths, LengthSource
 from twp_sglang.scheduling.lengths_online import FinishedAnswer
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.overload import Overload, Refusal
@@ -58,6 +59,8 @@ class Policy(ABC):
     def __init__(self) -> None:
         self.queue = WaitingQueue()
         self.tally = Tally()
+        self.length_source: LengthSource = DeclaredLengths()
+        """Expected output lengths, for the token load and for every request that joins."""
         self.overload: Overload | None = None
         """Bounds of the queue; None where the policy refuses nobody."""
         self.forced_total = 0

@@ -11,6 +11,8 @@ from twp_sglang.scheduling.decision import NOBODY_WAITS, Decision, Grant
 from twp_sglang.scheduling.forcing import ForcingBudget
 from twp_sglang.scheduling.gate import Gate
 from twp_sglang.scheduling.kv_headroom import KvHeadroom
+from twp_sglang.scheduling.learned_lengths import LearnedLengths
+from twp_sglang.scheduling.lengths_online import FinishedAnswer, OutputLengths
 from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.monitor import Monitor
 from twp_sglang.scheduling.overload import Overload
@@ -41,6 +43,11 @@ class Twp(Policy):
         self._ranking, self._gate = _order_and_gate(config)
         self._forcing = ForcingBudget(_forced_tokens(config), config.forced_burst_tokens)
         self._pass_index = 0
+        self._lengths: OutputLengths | None = None
+        if config.length_source == "learned":
+            self._lengths = OutputLengths(config.kv_quantile)
+            self.length_source = LearnedLengths(self._lengths)
+            self.reads_lengths = True
         self._load = ActiveLoad(0, 0)
 
     def reconfigure(self, config: TwpConfig) -> None:
@@ -70,6 +77,11 @@ class Twp(Policy):
         super().enqueue(request)
         if not request.retracted:
             self.window.arrived(request.expected_tokens)
+
+    def finished(self, answer: FinishedAnswer) -> None:
+        """Teaches the output lengths, where they are learned."""
+        if self._lengths is not None:
+            self._lengths.learn(answer)
 
     def observe(self, sample: StepSample) -> None:
         """Steps 1 and 2: the latency, then the window, once per counted step."""
@@ -179,6 +191,7 @@ class Twp(Policy):
             "l_min_source": self.monitor.baseline.source,
             "prefill_ms_per_token": self.monitor.prefill_ms_per_token,
             "kv_headroom": self.headroom.threshold,
+            "lengths": None if self._lengths is None else self._lengths.snapshot(),
             "forced_credit_tokens": self._forcing.credit(self._pass_index),
             "steps_counted": self.monitor.counted,
             "steps_ignored": self.monitor.ignored,
