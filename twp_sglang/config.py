@@ -118,17 +118,17 @@ class TwpConfig(FrozenModel):
         "can keep an overloaded engine overloaded for good, and lifts forced_tokens_per_step too",
     )
     forced_tokens_per_step: float | None = Field(
-        default=128.0,
+        default=8.0,
         gt=0,
-        description="prompt tokens per step that forced admissions may take on average; a quarter "
-        "of an accelerator's chunk of 512, which leaves the rest to those who pass the guards; "
-        "'none' bounds only their number",
+        description="prompt tokens per step that forced admissions may take on average; an eighth "
+        "of the paper's chunk. Simulated at 70 % load after a burst beyond the knee, 8 recovers "
+        "and 128, or one request per step, never does; 'none' bounds only their number",
     )
     forced_burst_tokens: float = Field(
-        default=8192.0,
+        default=2048.0,
         gt=0,
-        description="prompt tokens that forcing saves up while nobody is forced; one chunk of a "
-        "stock engine, so that a single long prompt need not wait for its tokens",
+        description="prompt tokens that forcing saves up while nobody is forced; a handful of "
+        "ordinary prompts, so that a short jam ends at once",
     )
     kv_headroom_min: float = Field(
         default=0.05,
