@@ -64,7 +64,11 @@ def _workload() -> dict[str, Any]:
                 "duration_s": seconds,
                 "streams": [
                     {
-                        "arrivals": {"kind": "poisson", "rate_rps": rate},
+                        # Even at first, so that the first request comes at 0 s.
+                        "arrivals": {
+                            "kind": "poisson" if rate == _BURST_RPS else "even",
+                            "rate_rps": rate,
+                        },
                         "input_tokens": _PROMPTS,
                         "output_tokens": _ANSWERS,
                     }
