@@ -225,6 +225,11 @@ class _Kit:
         """The flags of launch_server that make the setting of ``stage``."""
         if stage == STOCK:
             return ("--twp-policy", "observe")
+        return (*self._steering(stage), *(("--enable-mixed-chunk",) if self._set_up.gpu else ()))
+
+    def _steering(self, stage: Stage) -> tuple[str, ...]:
+        """The same without what every setting but stock has on a GPU: chunks in decode steps,
+        which SGLang 0.5.17 takes on its command line only."""
         if stage.name in ("tuned", "neighbour"):
             file = self._folder.stage_folder(LEARN.name) / f"{stage.name}.toml"
             return ("--twp-policy", "twp", "--twp-config", str(file))

@@ -22,6 +22,10 @@ CHUNK_TOKENS_ACCELERATOR = 512
 usual token budget per step of chunked prefill (Sarathi-Serve) on such machines."""
 
 
+_INTERVAL = "prefill_decode_interval"
+"""Of SGLang's arguments; 0.5.17 has none, and mixed steps interleave there everywhere."""
+
+
 class Interleaving(NamedTuple):
     """What was chosen, and the lines that tell so."""
 
@@ -48,12 +52,23 @@ def choose(arguments: Any, chunk_tokens: int | None, on_cpu: bool) -> Interleavi
         notes.append(f"{chunk} prompt tokens per step while somebody decodes (--twp-chunk-tokens)")
     else:
         notes.append(f"{given} prompt tokens per step, as given (--chunked-prefill-size)")
-    if arguments.enable_mixed_chunk or arguments.prefill_decode_interval is not None:
+    if arguments.enable_mixed_chunk or getattr(arguments, _INTERVAL, None) is not None:
         notes.append("interleaving as given on the command line")
-    elif on_cpu:
+    elif on_cpu and hasattr(arguments, _INTERVAL):
         arguments.prefill_decode_interval = 1
         notes.append("--prefill-decode-interval 1 (a decode step after every chunk)")
     else:
-        arguments.enable_mixed_chunk = True
-        notes.append("--enable-mixed-chunk (chunks ride in decode steps)")
+        notes.append(_mix(arguments))
     return Interleaving(chunk, tuple(notes))
+
+
+def _mix(arguments: Any) -> str:
+    try:
+        arguments.enable_mixed_chunk = True
+    except AttributeError:
+        # 0.5.17 has resolved its arguments by now, and lets nobody change them.
+        return (
+            "this SGLang does not let --enable-mixed-chunk be chosen for it: give the flag, or "
+            "chunk after chunk runs before the next decode step"
+        )
+    return "--enable-mixed-chunk (chunks ride in decode steps)"

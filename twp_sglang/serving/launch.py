@@ -168,7 +168,8 @@ def _serve(asked: options.Options) -> int:
     )
     leave_on_sigterm()
     try:
-        arguments.resolve_once()
+        # 0.5.17 has resolved them already.
+        getattr(arguments, "resolve_once", lambda: None)()
         from sglang.srt.entrypoints import http_server
 
         if steers:
