@@ -35,7 +35,7 @@ class TwpConfig(FrozenModel):
     """Everything that decides. Each default has its reason in the description."""
 
     policy: PolicyName = Field(
-        default="twp",
+        default="slo",
         description="who decides admissions: twp; slo (experimental) holds itl_slo_ms and "
         "ttft_slo_ms by a model of the step; fcfs, priority (shortest prompt first) and "
         "dynamic-batch are the paper's baselines; observe decides nothing and records what "

@@ -43,6 +43,8 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
         PROFILE,
         "--twp-trace",
         str(folder / "steps"),
+        "--twp-policy",
+        "twp",
         "--twp-l-min-ms",
         "43",
         "--twp-h0-tokens",

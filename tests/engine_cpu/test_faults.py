@@ -19,6 +19,8 @@ def test_a_fault_in_a_burst_falls_back_to_stock(model: Path, tmp_path: Path) -> 
         tmp_path,
         "--max-total-tokens",
         "4096",
+        "--twp-policy",
+        "twp",
         "--twp-h0-tokens",
         "100",
         environment={"TWP_FAULT_INJECTION": "fail-at-pass=60"},

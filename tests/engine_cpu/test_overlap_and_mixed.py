@@ -28,6 +28,8 @@ def test_burst_under_overlap_with_mixed_steps(model: Path, tmp_path: Path) -> No
         "--enable-mixed-chunk",
         "--chunked-prefill-size",
         str(CHUNK_TOKENS),
+        "--twp-policy",
+        "twp",
         "--twp-h0-tokens",
         "300",
         "--twp-b0",

@@ -19,6 +19,8 @@ def test_forced_retraction_under_load(model: Path, tmp_path: Path) -> None:
         tmp_path,
         "--max-total-tokens",
         "4096",
+        "--twp-policy",
+        "twp",
         "--twp-h0-tokens",
         "300",
         "--twp-b0",

@@ -35,6 +35,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "2",
         "--admin-api-key",
         ADMIN_KEY,
+        "--twp-policy",
+        "twp",
         "--twp-h0-tokens",
         "200",
         "--twp-l-min-ms",

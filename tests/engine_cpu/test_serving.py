@@ -30,6 +30,8 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         folder,
         "--max-total-tokens",
         str(POOL_TOKENS),
+        "--twp-policy",
+        "twp",
         "--twp-h0-tokens",
         str(WINDOW_TOKENS),
         "--twp-b0",

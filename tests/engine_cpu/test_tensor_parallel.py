@@ -32,6 +32,8 @@ def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path) -> None:
         "2",
         "--max-total-tokens",
         "4096",
+        "--twp-policy",
+        "twp",
         "--twp-h0-tokens",
         "120",
         "--twp-b0",

@@ -28,6 +28,8 @@ def server(folder: Path) -> Iterator[Server]:
         folder,
         "--max-total-tokens",
         "4096",
+        "--twp-policy",
+        "twp",
         "--twp-h0-tokens",
         "200",
         "--twp-b0",

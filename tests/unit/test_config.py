@@ -19,7 +19,7 @@ def refusal(**fields: Any) -> str:
 
 def test_the_defaults_are_valid_and_the_papers_where_it_gives_them() -> None:
     config = TwpConfig()
-    assert (config.policy, config.law, config.gamma, config.b0) == ("twp", "paper", 0.15, 8)
+    assert (config.policy, config.law, config.gamma, config.b0) == ("slo", "paper", 0.15, 8)
 
 
 def test_every_field_says_what_it_means() -> None:

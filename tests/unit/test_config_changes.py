@@ -45,7 +45,7 @@ def test_the_messages_are_those_of_the_launch(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", FIXED)
 def test_fixed_fields_are_refused_with_the_reason(name: str) -> None:
-    value = {"policy": "slo", "evidence": {"a": 1}}.get(name, 99)
+    value = {"policy": "twp", "evidence": {"a": 1}}.get(name, 99)
     with pytest.raises(OptionsError, match=f"^{name} = .*cannot change while serving; "):
         changed(TwpConfig(), {name: value, "gamma": 0.2})
     same = getattr(TwpConfig(), name)

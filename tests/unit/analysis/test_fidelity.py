@@ -114,7 +114,7 @@ def test_a_half_keeps_its_own_finished_requests(interval_trace: StepTrace) -> No
 
 
 def test_an_engine_that_decides_alike_is_found_alike(tmp_path: Path) -> None:
-    config = TwpConfig(l_min_ms=43.0, h0_tokens=120)
+    config = TwpConfig(policy="twp", l_min_ms=43.0, h0_tokens=120)
     planned = decisions.waves(2, 12, "30-200", "16@.5,48@.5", seed=1)
     settings = engine.settings_of(info(config))
     assert (settings.step_kind, settings.chunk_tokens) == ("mixed", 8192)
@@ -146,7 +146,7 @@ def test_an_engine_of_another_policy_is_found_out(tmp_path: Path) -> None:
         lambda: step_source("paper-v100").model,
     )
     found = decisions.compare(
-        info(TwpConfig(l_min_ms=43.0, h0_tokens=120)),
+        info(TwpConfig(policy="twp", l_min_ms=43.0, h0_tokens=120)),
         "paper-v100",
         planned,
         engine.admissions_of(folder),

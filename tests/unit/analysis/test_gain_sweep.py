@@ -20,7 +20,7 @@ from twp_sglang.config import TwpConfig
 from twp_sglang.config_values import OptionsError
 from twp_sglang.serving.options import parse
 
-BASE = TwpConfig(h0_tokens=400.0)
+BASE = TwpConfig(policy="twp", h0_tokens=400.0)
 
 
 # --------------------------------------------------------------------------------- grid
@@ -70,14 +70,14 @@ MEMORYLESS = Engine(LatencyModel(alpha_ms=10.0), LengthLaw.geometric(50.0), 0.0)
 def test_the_prediction_is_the_closed_form_of_a_memoryless_plant():
     """Geometric lengths: the gain margin is the critical gain over the loop's own."""
     for gamma, beta in ((0.1, 0.3), (0.5, 0.5), (1.0, 1.0)):
-        config = TwpConfig(h0_tokens=400.0, h_min_tokens=1.0, gamma=gamma, beta=beta)
+        config = TwpConfig(policy="twp", h0_tokens=400.0, h_min_tokens=1.0, gamma=gamma, beta=beta)
         g = equilibrium(loop_of(MEMORYLESS, config)).loop_gain
         margin = predict(MEMORYLESS, config).gain_margin
         assert margin == pytest.approx(paper_critical_gain(gamma, beta, 1) / g, rel=1e-3)
 
 
 def test_the_map_changes_sign_where_the_points_change_verdict():
-    base = TwpConfig(h0_tokens=400.0, h_min_tokens=1.0)
+    base = TwpConfig(policy="twp", h0_tokens=400.0, h_min_tokens=1.0)
     grid = make_grid({"gamma": [0.02, 1.0], "beta": [0.02, 1.0]}, base)
     engine = engine_of("paper-v100,alpha_ms=10", "paper-mixture")
     found = margin_map(engine, grid, planes(grid, "beta", "gamma")[0])
@@ -89,7 +89,7 @@ def test_the_map_changes_sign_where_the_points_change_verdict():
 
 def test_theory_refuses_laws_that_switch():
     with pytest.raises(ValueError, match="theory covers"):
-        loop_of(MEMORYLESS, TwpConfig(law="vegas", h0_tokens=400.0))
+        loop_of(MEMORYLESS, TwpConfig(policy="twp", law="vegas", h0_tokens=400.0))
 
 
 # ----------------------------------------------------------------------------- backends
@@ -109,7 +109,7 @@ def _simulated(**changes):
 
 
 def test_one_point_alone_and_in_a_sweep_are_the_same(tmp_path):
-    grid = make_grid({"h0_tokens": [200, 800]}, TwpConfig(l_min_ms=43.0))
+    grid = make_grid({"h0_tokens": [200, 800]}, TwpConfig(policy="twp", l_min_ms=43.0))
     backend = _simulated()
     with ResultFile(tmp_path / "runs.jsonl") as kept:
         found = sweep(grid, backend, kept, 1)
@@ -184,7 +184,7 @@ def test_window_swing_is_read_from_a_step_trace(tmp_path):
     from twp_sglang.workloads.request import Request
 
     settings = EngineSettings(kv_tokens=10_000, step_kind="mixed", chunk_tokens=64)
-    config = TwpConfig(h0_tokens=200.0, l_min_ms=43.0, h_min_tokens=1.0)
+    config = TwpConfig(policy="twp", h0_tokens=200.0, l_min_ms=43.0, h_min_tokens=1.0)
     path = tmp_path / "steps.jsonl"
     model = step_source("paper-v100").model
     with StepFile(path, header_for(settings, config, "paper-v100")) as sink:

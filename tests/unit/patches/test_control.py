@@ -21,7 +21,9 @@ class Desk:
     """One scheduler process: a runtime, its scheduler, and questions to it."""
 
     def __init__(self, running: int = 2, trace_dir: Path | None = None, **fields: Any) -> None:
-        config = TwpConfig(**{"h0_tokens": 400.0, "l_min_ms": 20.0, "warmup_steps": 0, **fields})
+        config = TwpConfig(
+            **{"policy": "twp", "h0_tokens": 400.0, "l_min_ms": 20.0, "warmup_steps": 0, **fields}
+        )
         self.batch = Batch([Req(f"a{i}", 10, 50, produced=5) for i in range(running)])
         self.scheduler: Any = Scheduler(self.batch, 10_000, 9_000)
         self.scheduler.chunked_prefill_size = 2048

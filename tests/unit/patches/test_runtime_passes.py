@@ -22,7 +22,14 @@ class Desk:
         self, running: int = 2, trace_dir: Path | None = None, rank: int = 0, **fields: Any
     ) -> None:
         config = TwpConfig(
-            **{"h0_tokens": 400.0, "l_min_ms": 20.0, "warmup_steps": 0, "b0": 8, **fields}
+            **{
+                "policy": "twp",
+                "h0_tokens": 400.0,
+                "l_min_ms": 20.0,
+                "warmup_steps": 0,
+                "b0": 8,
+                **fields,
+            }
         )
         self.batch = Batch([Req(f"a{i}", 10, 50) for i in range(running)])
         self.scheduler = Scheduler(self.batch, 10_000, 9_000)

@@ -23,7 +23,9 @@ class Desk:
         self.registry = prometheus_client.CollectorRegistry()
         now = iter(range(10**6))
         exporter = Exporter({"model_name": "m"}, lambda: float(next(now)), registry=self.registry)
-        config = TwpConfig(**{"warmup_steps": 0, "h0_tokens": 400.0, "l_min_ms": 20.0, **fields})
+        config = TwpConfig(
+            **{"policy": "twp", "warmup_steps": 0, "h0_tokens": 400.0, "l_min_ms": 20.0, **fields}
+        )
         self.batch = Batch([Req(f"a{i}", 10, 50) for i in range(8)])
         self.scheduler = Scheduler(self.batch, 10_000, 9_000)
         self.runtime = Runtime(

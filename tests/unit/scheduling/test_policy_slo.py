@@ -38,8 +38,8 @@ def seqs(decision: Decision) -> list[int]:
     return [grant.request.seq for grant in decision.grants]
 
 
-def test_it_is_not_the_default() -> None:
-    assert TwpConfig().policy == "twp"
+def test_it_is_the_default() -> None:
+    assert isinstance(build_policy(TwpConfig()), Slo)
 
 
 def test_nobody_waits() -> None:

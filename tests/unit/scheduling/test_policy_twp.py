@@ -15,7 +15,9 @@ from twp_sglang.scheduling.policies.twp import Twp
 
 
 def twp(**fields: Any) -> Twp:
-    policy = build_policy(config(**{"h0_tokens": 100.0, "l_min_ms": 20.0, **fields}))
+    policy = build_policy(
+        config(**{"policy": "twp", "h0_tokens": 100.0, "l_min_ms": 20.0, **fields})
+    )
     assert isinstance(policy, Twp)
     return policy
 

@@ -101,13 +101,13 @@ def test_the_fields_above_are_seen_by_a_policy() -> None:
 
 
 def test_the_window_stays_where_it_is_and_moves_by_the_new_gain() -> None:
-    policy = build_policy(config(h0_tokens=400.0, l_min_ms=20.0, gamma=0.1))
+    policy = build_policy(config(policy="twp", h0_tokens=400.0, l_min_ms=20.0, gamma=0.1))
     assert isinstance(policy, Twp)
     for step in range(5):
         policy.observe(sample(40.0, step=step))
     before = policy.window.tokens
     assert before < 400.0
-    policy.reconfigure(config(h0_tokens=400.0, l_min_ms=20.0, gamma=1.0))
+    policy.reconfigure(config(policy="twp", h0_tokens=400.0, l_min_ms=20.0, gamma=1.0))
     assert policy.window.tokens == before
     assert policy.monitor.itl_ms == 40.0
     policy.observe(sample(40.0, step=6))
@@ -116,71 +116,73 @@ def test_the_window_stays_where_it_is_and_moves_by_the_new_gain() -> None:
 
 
 def test_another_law_starts_from_the_present_window() -> None:
-    policy = build_policy(config(h0_tokens=400.0, l_min_ms=20.0))
+    policy = build_policy(config(policy="twp", h0_tokens=400.0, l_min_ms=20.0))
     assert isinstance(policy, Twp)
     for step in range(5):
         policy.observe(sample(40.0, step=step))
     before = policy.window.tokens
     for law in ("regulated", "gradient2", "vegas", "aimd", "fixed", "paper"):
-        policy.reconfigure(config(h0_tokens=400.0, l_min_ms=20.0, law=law))
+        policy.reconfigure(config(policy="twp", h0_tokens=400.0, l_min_ms=20.0, law=law))
         assert policy.window.tokens == before
         assert policy.window.law.window(policy.window._state) == before
 
 
 def test_clamps_move_the_window_at_once() -> None:
-    policy = build_policy(config(h0_tokens=400.0))
+    policy = build_policy(config(policy="twp", h0_tokens=400.0))
     assert isinstance(policy, Twp)
-    policy.reconfigure(config(h0_tokens=400.0, h_max_tokens=100.0, h_min_tokens=50.0, law="fixed"))
+    policy.reconfigure(
+        config(policy="twp", h0_tokens=400.0, h_max_tokens=100.0, h_min_tokens=50.0, law="fixed")
+    )
     assert policy.window.tokens == 100.0
 
 
 def test_an_automatic_h0_goes_on_from_the_lengths_seen() -> None:
-    policy = build_policy(config())
+    policy = build_policy(config(policy="twp"))
     assert isinstance(policy, Twp)
     for seq in range(300):
         policy.enqueue(request(seq, expected_tokens=200))
     learned = policy.window.h0_tokens
     assert learned > 1500
-    policy.reconfigure(config(gamma=0.3))
+    policy.reconfigure(config(policy="twp", gamma=0.3))
     assert policy.window.h0_tokens == pytest.approx(learned, rel=0.06)
 
 
 def test_a_learned_baseline_stays_and_a_given_one_is_learned_anew_when_unset() -> None:
-    policy = build_policy(config())
+    policy = build_policy(config(policy="twp"))
     assert isinstance(policy, Twp)
     for step in range(40):
         policy.observe(sample(30.0, step=step))
-    policy.reconfigure(config(gamma=0.3))
+    policy.reconfigure(config(policy="twp", gamma=0.3))
     assert (policy.monitor.baseline.l_min_ms, policy.monitor.baseline.source) == (30.0, "learned")
-    policy.reconfigure(config(l_min_ms=12.0))
+    policy.reconfigure(config(policy="twp", l_min_ms=12.0))
     assert policy.monitor.sigma == pytest.approx(30.0 / 12.0)
-    policy.reconfigure(config())
+    policy.reconfigure(config(policy="twp"))
     assert (policy.monitor.baseline.l_min_ms, policy.monitor.baseline.source) == (None, "learning")
 
 
 def test_the_queue_and_the_counts_stay() -> None:
-    policy = build_policy(config(h0_tokens=50.0))
+    policy = build_policy(config(policy="twp", h0_tokens=50.0))
     waiting = [request(seq) for seq in range(6)]
     for one in waiting:
         policy.enqueue(one)
     first = policy.decide(view())
     assert len(first.grants) == 1
     policy.admitted(first.grants[0])
-    policy.reconfigure(config(h0_tokens=1000.0, h_min_tokens=900.0))
+    policy.reconfigure(config(policy="twp", h0_tokens=1000.0, h_min_tokens=900.0))
     assert (len(policy.queue), policy.admitted_total) == (5, 1)
     assert len(policy.decide(view()).grants) == 5
 
 
 def test_what_the_law_refuses_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = build_policy(config(h0_tokens=400.0, beta=0.25))
-    twin = build_policy(config(h0_tokens=400.0, beta=0.25))
+    policy = build_policy(config(policy="twp", h0_tokens=400.0, beta=0.25))
+    twin = build_policy(config(policy="twp", h0_tokens=400.0, beta=0.25))
 
     def refuses(*args: object) -> None:
         raise ValueError("no")
 
     monkeypatch.setattr("twp_sglang.scheduling.window.build_law", refuses)
     with pytest.raises(ValueError, match="no"):
-        policy.reconfigure(config(h0_tokens=800.0, beta=0.9))
+        policy.reconfigure(config(policy="twp", h0_tokens=800.0, beta=0.9))
     assert differences(policy, twin) == []
 
 

@@ -33,7 +33,7 @@ def written(folder: Path, name: str, text: str) -> str:
 def test_without_flags_everything_is_default_and_the_engine_gets_it_all() -> None:
     argv = ["--model-path", "m", "--tp", "2", "--json-model-override-args", '{"a": -1}', "-x", "-5"]
     asked = parse(argv)
-    assert asked.config.policy == "twp"
+    assert asked.config.policy == "slo"
     assert asked.given == {}
     assert asked.engine_argv == argv
     assert not asked.help_wanted
