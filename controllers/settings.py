@@ -22,6 +22,8 @@ from controllers.models.latency import MAX_COEFFICIENT, MIN_STEP_MS
 
 EVIDENCE = "evidence"
 """Table of a tuned configuration that explains it; it sets nothing."""
+POLICY = "policy"
+"""Names the server's policy that reads the rest of a tuned file; nothing here depends on it."""
 
 LAW_KEYS = (
     "h0_tokens",
@@ -198,6 +200,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SettingsError(f"--config {path}: expected a table of keys")
     data.pop(EVIDENCE, None)
+    data.pop(POLICY, None)
     return data
 
 

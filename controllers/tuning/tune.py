@@ -120,6 +120,8 @@ def tune(found: Identification, goals: TuningGoals | None = None, **stated: Any)
         ) from None
     latency = problem.uncertainty.latencies[0]
     configuration = {
+        # The server runs another policy by default, which has no window law.
+        "policy": "twp",
         "law": goals.law,
         **configuration,
         "l_min_ms": round(latency.l_min_ms, 4),

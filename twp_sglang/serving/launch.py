@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import NoReturn
 
+from twp_sglang import policy_fields
 from twp_sglang.config import TwpConfig
 from twp_sglang.config_values import OptionsError
 from twp_sglang.serving import emulation, engine_settings, options, refusals
@@ -242,6 +243,15 @@ def _on_cpu(arguments: object) -> bool:
 def _tell(config: TwpConfig, given: dict[str, str]) -> None:
     for name, source in sorted(given.items()):
         logger.info("TWP %s = %s (%s)", name, getattr(config, name, None), source)
+    for name in policy_fields.unread(config.policy, given):
+        logger.warning(
+            "TWP %s = %s (%s) changes nothing: policy %s does not read it%s",
+            name,
+            getattr(config, name),
+            given[name],
+            config.policy,
+            "; --twp-policy twp does" if name in policy_fields.WINDOW_FIELDS else "",
+        )
     unset = [name for name in ("l_min_ms", "h0_tokens") if name not in given]
     if config.policy in ("twp", "observe") and unset and "b0" not in given:
         logger.warning(

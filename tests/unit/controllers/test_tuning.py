@@ -182,7 +182,7 @@ def test_configuration_file_round_trip(
     assert data == tuned.configuration
     own = {"gamma", "queue_ref"} if data["law"] == "paper" else {"k", "sigma_ref"}
     assert set(data) == own | {
-        *("law", "h0_tokens", "h_min_tokens", "h_max_tokens", "beta"),
+        *("policy", "law", "h0_tokens", "h_min_tokens", "h_max_tokens", "beta"),
         *("l_min_ms", "b0", "alpha_ms"),
         *("a_ms", "kappa_ms_per_token", "prefill_ms_per_token"),
     }

@@ -8,8 +8,9 @@ import pytest
 from same_object import differences
 from scheduling_builders import config, request, sample, view
 
-from twp_sglang.config import TwpConfig
+from twp_sglang.config import PolicyName, TwpConfig
 from twp_sglang.config_changes import FIXED
+from twp_sglang.policy_fields import unread
 from twp_sglang.scheduling.policies import build_policy
 from twp_sglang.scheduling.policies.slo import Slo
 from twp_sglang.scheduling.policies.twp import Twp
@@ -199,3 +200,26 @@ def test_slo_keeps_what_it_learned_under_another_objective() -> None:
     assert policy.snapshot()["itl_slo_ms"] == 25.0
     assert policy.model.admits(4, 400)
     assert not policy.model.admits(29, 2900)
+
+
+NOT_SEEN_ALONE = {
+    "itl_target_ms",  # of a third policy
+    "oversized",  # an overload rule keeps the whole configuration
+    "l_min_ms",  # these two mean something only beside a prompt's cost
+    "c_ms",
+}
+
+
+@pytest.mark.parametrize("policy", ["slo", "twp", "fcfs", "priority"])
+@pytest.mark.parametrize("name", CHANGEABLE)
+def test_a_field_said_to_change_nothing_changes_nothing(policy: PolicyName, name: str) -> None:
+    """And one that the user is not warned of changes the policy, where the policy is slo."""
+    base = config(policy=policy, **NEEDS.get(name, {}))
+    wanted = TwpConfig.model_validate({**base.model_dump(), name: another(name, base)})
+    found = differences(build_policy(base), build_policy(wanted), "")
+    # A part may keep the whole configuration and look at two fields of it.
+    changes = [line for line in found if "_config:" not in line]
+    if unread(policy, [name]):
+        assert not changes
+    elif policy == "slo" and name not in NOT_SEEN_ALONE:
+        assert changes
