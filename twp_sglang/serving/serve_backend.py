@@ -1,4 +1,4 @@
-"""``sglang serve MODEL --twp-policy twp``: TWP as a backend of SGLang's own command.
+"""``sglang serve MODEL --twp-policy slo``: TWP as a backend of SGLang's own command.
 
 SGLang discovers it through the entry-point group ``sglang.serve_backends`` and picks it when
 the command line holds a ``--twp-`` flag; ``--model-type twp`` picks it by name.
