@@ -38,7 +38,7 @@ class TwpConfig(FrozenModel):
         default="slo",
         description="who decides admissions: slo holds itl_slo_ms and ttft_slo_ms by a model of "
         "the step, which kept most requests within both on every machine and traffic compared "
-        "(docs/results/slo.md); twp is the paper's law; fcfs, priority (shortest prompt first) and "
+        "(docs/results/slo-first-version.md); twp is the paper's law; fcfs, priority (shortest prompt first) and "
         "dynamic-batch are the paper's baselines; observe decides nothing and records what "
         "twp would have done; off registers no hook at all",
     )
