@@ -37,10 +37,10 @@ class TwpConfig(FrozenModel):
     policy: PolicyName = Field(
         default="slo",
         description="who decides admissions: slo holds itl_slo_ms and ttft_slo_ms by a model of "
-        "the step, which kept most requests within both on every machine and traffic compared "
-        "(docs/results/slo-first-version.md); twp is the paper's law; fcfs, priority (shortest prompt first) and "
-        "dynamic-batch are the paper's baselines; observe decides nothing and records what "
-        "twp would have done; off registers no hook at all",
+        "the step, which kept most requests within both in nearly every comparison (docs/results); "
+        "twp is the paper's law; fcfs, priority (shortest prompt first) and dynamic-batch are the "
+        "paper's baselines; observe decides nothing and records what twp would have done; off "
+        "registers no hook at all",
     )
     law: LawName = Field(
         default="paper", description="window law; paper is equations (3) and (4) to the letter"
