@@ -40,6 +40,9 @@ def test_observe_leaves_stock_decisions_and_the_audit_finds_violations(
         server.wait_idle()
         state = server.twp()
         assert (state["policy"], state["deciding"]) == ("observe", False)
+        shadow = server.request("/twp/state").body["replicas"][0]["shadow"]
+        assert sum(shadow.values()) == state["admitted"]
+        assert shadow["would_have_held"] > 20, "stock admits without a window"
         time.sleep(0.5)
         trace = Path(state["trace"])
     steps = [Step.model_validate_json(line) for line in trace.read_text().splitlines()[1:]]
