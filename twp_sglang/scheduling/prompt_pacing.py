@@ -26,10 +26,6 @@ from math import inf
 OVERHEAD = 0.05
 """Part of a prompt token's own cost that its share of the step may add."""
 
-SPARE = 1.25
-"""Over the tokens that are free: 20 % too few would lose a fifth of the prompt rate, 25 % too
-many costs a millisecond or two."""
-
 LIGHT = 0.5
 """Below this part of the even chunk per step, on average, the engine has steps to spare."""
 
@@ -43,6 +39,19 @@ CROWDED_MS = 10_000.0
 FASTER = 1.1
 """Prompt rate of the largest chunk over that of the even one, from which a burst is worth longer
 steps."""
+
+
+WIDENS = 1.0005
+"""Doubles in 1,400 steps: an objective at the P99 of an answer bears no step in fifty above."""
+
+MARGIN = 0.75
+"""Chunks that would just have kept it would miss it half of the time."""
+
+BOUND_MIN_TOKENS = 512
+"""The usual token budget of chunked prefill; below it the model and its margin decide."""
+
+PAUSE = 4.0
+"""Steps so many times too long are pauses."""
 
 
 class PromptPacing:
@@ -101,4 +110,30 @@ def even_chunk(constant_ms: float, per_token_ms: float, free_tokens: float) -> f
     if worth_ms <= 0:  # also where the product is too small for a float
         return inf
     fixed = constant_ms - per_token_ms * free_tokens
-    return max(SPARE * free_tokens, fixed / worth_ms)
+    # Too small a figure for what is free leaves a remainder that asks for larger chunks.
+    return max(free_tokens, fixed / worth_ms)
+
+
+class ChunkBound:
+    """Bounds chunks by what the steps themselves said, while the model still has to learn it.
+
+    A step beyond the objective with n prompt tokens bounds chunks to the part of n that would
+    have kept it; the bound then widens again by :data:`WIDENS` per step.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = inf
+
+    def observe(self, prefill_tokens: int, step_ms: float, allowed_ms: float) -> None:
+        """Take one step.
+
+        Args:
+            prefill_tokens: it carried.
+            step_ms: it took.
+            allowed_ms: it should have taken at most.
+        """
+        self.tokens *= WIDENS
+        # A pause of the process says nothing about prompts.
+        if prefill_tokens > BOUND_MIN_TOKENS and allowed_ms < step_ms <= PAUSE * allowed_ms:
+            kept = max(BOUND_MIN_TOKENS, MARGIN * prefill_tokens * allowed_ms / step_ms)
+            self.tokens = min(self.tokens, kept)

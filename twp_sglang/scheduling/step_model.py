@@ -17,7 +17,7 @@ from controllers.models.latency import LatencyModel
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.graph_ceiling import GraphCeiling
 from twp_sglang.scheduling.objectives import Objectives
-from twp_sglang.scheduling.prompt_pacing import PromptPacing, even_chunk
+from twp_sglang.scheduling.prompt_pacing import ChunkBound, PromptPacing, even_chunk
 from twp_sglang.scheduling.sample import StepSample
 from twp_sglang.scheduling.self_calibration import SelfCalibration
 
@@ -64,6 +64,7 @@ class OnlineStepModel:
         self._rows_seen = 0
         self._prefill_seen = CHUNK_START_TOKENS
         self.pacing = PromptPacing()
+        self._bound = ChunkBound()
         self._adopt(given or _first_guess(self._slo_ms))
 
     def reconfigure(self, config: TwpConfig) -> None:
@@ -136,6 +137,8 @@ class OnlineStepModel:
         if self._calibration is not None:
             self._learn(self._calibration, sample, step_ms)
         self.pacing.observe(sample.prefill_tokens)
+        if sample.batch:
+            self._bound.observe(sample.prefill_tokens, step_ms, self._goal_ms)
         prefill = max(0, sample.prefill_tokens - round(self._free))
         measured = step_ms
         ceiling = self._ceiling
@@ -261,7 +264,7 @@ class OnlineStepModel:
             return chunk
         if self._calibration is not None:
             chunk = min(chunk, EXTRAPOLATE * self._prefill_seen)
-        chunk = min(chunk + int(self._free), CHUNK_MAX_TOKENS)
+        chunk = int(min(chunk + int(self._free), CHUNK_MAX_TOKENS, self._bound.tokens))
         if waiting_tokens is None:
             return chunk
         return self.pacing.chunk_tokens(

@@ -12,7 +12,7 @@ from scheduling_builders import config, sample
 from controllers.models.latency import LatencyModel
 from twp_sglang.scheduling.graph_ceiling import FADE, GraphCeiling
 from twp_sglang.scheduling.least_squares import Moments, non_negative
-from twp_sglang.scheduling.prompt_pacing import PromptPacing, even_chunk
+from twp_sglang.scheduling.prompt_pacing import WIDENS, ChunkBound, PromptPacing, even_chunk
 from twp_sglang.scheduling.self_calibration import Fit, SelfCalibration
 from twp_sglang.scheduling.step_model import OnlineStepModel
 
@@ -149,7 +149,8 @@ def test_an_objective_out_of_reach_does_not_mean_one_at_a_time() -> None:
 
 
 def test_even_chunk_by_hand() -> None:
-    assert even_chunk(6.0, 0.02, 350) == 437.5, "what is free, and a quarter"
+    assert even_chunk(6.0, 0.02, 350) == 350, "what is free, where it is worth the constant"
+    assert even_chunk(6.0, 0.02, 250) == pytest.approx(1000), "1 ms over 0.05 * 0.02 ms a token"
     # 10 ms a step over 0.05 * 0.02 ms a token.
     assert even_chunk(10.0, 0.02, 0) == pytest.approx(10_000)
     assert even_chunk(10.0, 0.0, 0) == math.inf
@@ -179,3 +180,16 @@ def test_whoever_waits_is_taken_at_once_while_steps_are_mostly_empty() -> None:
         pacing.observe(400)
     assert pacing.chunk_tokens(2000, 1500, 437.5, slow_rows, 0.0) == 437
     assert pacing.chunk_tokens(300, 1500, 437.5, slow_rows, 0.0) == 300, "the objective goes first"
+
+
+def test_a_step_beyond_the_objective_bounds_the_next_chunks_for_a_while() -> None:
+    bound = ChunkBound()
+    bound.observe(4000, 80.0, 50.0)
+    assert bound.tokens == 0.75 * 2500
+    bound.observe(4000, 900.0, 50.0)
+    assert bound.tokens == pytest.approx(0.75 * 2500 * WIDENS), "a pause"
+    for _ in range(2000):
+        bound.observe(300, 20.0, 50.0)
+    assert bound.tokens > 5000
+    bound.observe(400, 80.0, 50.0)
+    assert bound.tokens > 5000, "small chunks are for the model"
