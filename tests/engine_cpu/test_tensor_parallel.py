@@ -11,6 +11,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.engine_cpu.server import Server, serving
 
 REQUESTS = 80
@@ -18,7 +20,16 @@ CHANGES = 12
 """Changes of the configuration made meanwhile."""
 
 
-def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path) -> None:
+POLICY_FLAGS = {
+    # A given baseline: a learned one would be skewed like the latency, and their ratio not.
+    "twp": ("--twp-h0-tokens", "120", "--twp-b0", "4", "--twp-l-min-ms", "8"),
+    # Refusing by predicted wait would leave fewer requests to disagree about.
+    "slo": ("--twp-itl-slo", "20ms", "--twp-ttft-slo", "1s"),
+}
+
+
+@pytest.mark.parametrize("policy", list(POLICY_FLAGS))
+def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path, policy: str) -> None:
     """SGLang's own rank-consensus checker raises where the ranks' schedules differ."""
     source = random.Random(5)
     lengths = [source.randint(4, 32) for _ in range(REQUESTS)]
@@ -33,16 +44,8 @@ def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path) -> None:
         "--max-total-tokens",
         "4096",
         "--twp-policy",
-        "twp",
-        "--twp-h0-tokens",
-        "120",
-        "--twp-b0",
-        "4",
-        # A given baseline: a learned one would be skewed like the latency, and their ratio not.
-        "--twp-l-min-ms",
-        "8",
-        "--twp-t-max-steps",
-        "200",
+        policy,
+        *POLICY_FLAGS[policy],
         environment={
             "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
             "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",
@@ -75,13 +78,16 @@ def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path) -> None:
 
 
 def _change(server: Server, number: int) -> int:
-    """Another window, ranking and baseline while requests come, wait and run."""
+    """Another window, ranking, baseline and objectives while requests come, wait and run."""
     fields = {
         "h0_tokens": 80 + 40 * (number % 3),
         "b0": 4 + number % 2,
         "w_starvation": 0.6 + 0.1 * (number % 2),
         "t_max_steps": 100 + 50 * (number % 3),
         "gamma": round(0.1 + 0.01 * number, 2),
+        "itl_slo_ms": 15 + number,
+        "ttft_slo_ms": 800 + 100 * number,
+        "late_share": round(0.1 + 0.01 * number, 2),
     }
     request = urllib.request.Request(
         server.url + "/twp/config",
