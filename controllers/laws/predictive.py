@@ -4,10 +4,10 @@ budget = theta * objective - g_p p r           (r: prompt tokens per step to kee
 B_max  = largest B with g_d (c + a B + alpha (B - B0)+ + kappa h B) <= budget
 H      = B_max * rho,   clamped                (h, rho: KV and remaining tokens per row)
 
-theta = exp(-m s), s = root mean square of the log residual: the margin is learned from how
-wrong the model has been. Gains g_d, g_p come from :mod:`controllers.laws.two_gain`, one step
-late: a window never rests on the sample that it was computed with. Where alpha B0 > c, more
-than B0 rows lower B/l(B), so B_max stops at B0.
+theta = exp(-m s) between theta_min and theta_max, s = root mean square of the log residual:
+the margin is learned from how wrong the model has been. Gains g_d, g_p come from
+:mod:`controllers.laws.two_gain`, one step late: a window never rests on the sample that it was
+computed with. Where alpha B0 > c, more than B0 rows lower B/l(B), so B_max stops at B0.
 
 Unlike laws on sigma, it regulates the step itself and stays right where KV tokens, not rows,
 make the step long.
@@ -53,6 +53,13 @@ class PredictiveLawConfig(WindowLimits):
         gt=0,
         le=1,
         description="theta too close to 1 is a cliff: half of all steps would then miss",
+    )
+    theta_min: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="pauses of the process, which no smaller batch prevents, would otherwise shut "
+        "the window: with three in ten steps twice too long theta were 0.28",
     )
     row_weight: float = Field(
         default=0.05,
@@ -154,7 +161,8 @@ class PredictiveLaw:
 
     def theta(self, residual_var: float) -> float:
         """Part of the objective to plan for."""
-        return min(self.config.theta_max, math.exp(-self.config.margin_sigmas * residual_var**0.5))
+        margin = math.exp(-self.config.margin_sigmas * residual_var**0.5)
+        return max(self.config.theta_min, min(self.config.theta_max, margin))
 
     def chunk_tokens(
         self,

@@ -97,7 +97,7 @@ def _window_gradient(
         return np.zeros(_N + len(SAMPLE_FIELDS))
     theta = law.theta(after.residual_var)
     d_theta = np.zeros(_N + len(SAMPLE_FIELDS))
-    if theta < config.theta_max:
+    if config.theta_min < theta < config.theta_max:
         root = after.residual_var**0.5
         d_theta = -config.margin_sigmas * theta / (2 * root) * rows["residual_var"]
     objective = config.itl_objective_ms
