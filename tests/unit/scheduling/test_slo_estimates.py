@@ -99,6 +99,17 @@ def test_rows_and_chunk_by_hand() -> None:
     assert model.chunk_tokens(0, 0) == 8192, "nobody to protect"
 
 
+def test_pauses_of_the_process_do_not_shut_the_window() -> None:
+    """Every third step three times too long, as on a crowded host: no smaller batch helps."""
+    model = given_model()
+    for step in range(600):
+        pause = 3.0 if step % 3 == 0 else 1.0
+        model.observe(sample(20.0 * pause, step=step, batch=10, kv_tokens=0), 1000, 5)
+    assert model.theta == 0.5
+    assert model.admits(10, 0), "21 of 25 ms"
+    assert not model.admits(20, 0)
+
+
 def test_free_prompt_tokens_come_on_top() -> None:
     assert given_model(prefill_free_tokens=100).chunk_tokens(10, 0) == 323
     assert given_model(prefill_free_tokens=100).predicted_ms(10, 0, 100) == 20.0
