@@ -83,7 +83,9 @@ def no_flush(record: Record) -> None:
 
 
 def memory(record: Record) -> None:
-    record.memory["scheduler[1]"] = Growth(900, 990, 900, 800, 1000, 90.0)
+    record.memory["scheduler[1]"] = Growth(
+        900, 1100, 900, 800, 1000, SETTINGS.memory_growth_mib + 1
+    )
 
 
 def handles(record: Record) -> None:
