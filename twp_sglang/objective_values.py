@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -15,7 +14,10 @@ from twp_sglang.durations import milliseconds
 Objective = float | Literal["auto"]
 """Milliseconds, or a multiple of what the machine does unloaded."""
 
-_LARGEST = sys.float_info.max
+SMALLEST_MS = 1e-3
+"""A microsecond: below it an objective is a unit taken for another."""
+LARGEST_MS = 3.6e6
+"""An hour."""
 
 AUTO: Literal["auto"] = "auto"
 
@@ -49,17 +51,17 @@ def checked(field: str, value: Any) -> Objective:
     """A value given under the field's own name.
 
     Raises:
-        ValueError: it is neither a number of ms above 0 nor ``auto``.
+        ValueError: it is neither a number of ms from a microsecond to an hour nor ``auto``.
     """
     if value == AUTO:
         return AUTO
     # Compared before it is converted: a whole number can be too large for a float.
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _LARGEST:
+    if isinstance(value, int | float) and not isinstance(value, bool) and _sane(value):
         return float(value)
     spelling = next(key for key, name in SPELLINGS.items() if name == field)
     raise ValueError(
-        f"must be a number of ms above 0, or auto; a duration with its unit is written "
-        f"{spelling} = {_EXAMPLES[spelling]}"
+        f"must be a number of ms above 0 ({SMALLEST_MS:g} to {LARGEST_MS:g}), or auto; a duration "
+        f"with its unit is written {spelling} = {_EXAMPLES[spelling]}"
     )
 
 
@@ -72,6 +74,16 @@ def _duration(spelling: str, value: Any) -> Objective:
             f"{spelling} = {value!r}: give a duration with its unit, for example {example}, or auto"
         )
     try:
-        return milliseconds(value)
+        given_ms = milliseconds(value)
     except ValueError as error:
         raise ValueError(f"{spelling} = {value!r}: {error}, or auto") from None
+    if not _sane(given_ms):
+        raise ValueError(
+            f"{spelling} = {value!r}: must lie between a microsecond and an hour, for example "
+            f"{example}"
+        )
+    return given_ms
+
+
+def _sane(value_ms: float) -> bool:
+    return SMALLEST_MS <= value_ms <= LARGEST_MS

@@ -34,7 +34,9 @@ class Replica:
     """One scheduler process: requests come, run for as many steps as they asked for, and go."""
 
     def __init__(self, number: int = 0, *, step_s: float = 0.01, **fields: Any) -> None:
-        config = TwpConfig(**{"h0_tokens": 400.0, "warmup_steps": 0, "b0": 8, **fields})
+        config = TwpConfig(
+            **{"policy": "twp", "h0_tokens": 400.0, "warmup_steps": 0, "b0": 8, **fields}
+        )
         self.batch = Batch([])
         self.scheduler: Any = Scheduler(self.batch, 20_000, 20_000)
         self.scheduler.chunked_prefill_size = 2048

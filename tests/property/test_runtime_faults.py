@@ -165,7 +165,7 @@ def test_a_fault_is_loud_and_loses_nothing(
 def test_the_traffic_meets_what_it_should(caplog: pytest.LogCaptureFixture) -> None:
     """Or the two above would test less than they say."""
     tight = Traffic(1.5, 0.2, 60, 25, 150, 64, 200)
-    engine = HookedEngine(TwpConfig(h0_tokens=300.0, warmup_steps=0), tight, 5)
+    engine = HookedEngine(TwpConfig(policy="twp", h0_tokens=300.0, warmup_steps=0), tight, 5)
     steered_by(engine.runtime)
     engine.run()
     nothing_is_lost(engine)
@@ -178,7 +178,7 @@ def test_those_who_left_do_not_fill_the_queue() -> None:
     """The last that waited was aborted, so SGLang asks for no order any more; its place in a
     queue of one must be free all the same."""
     traffic = Traffic(0.0, 0.0, 5, 25, 4000, 64, 0)
-    config = TwpConfig(h0_tokens=30.0, queue_max_requests=1, warmup_steps=0)
+    config = TwpConfig(policy="twp", h0_tokens=30.0, queue_max_requests=1, warmup_steps=0)
     engine = HookedEngine(config, traffic, 1)
     steered_by(engine.runtime)
     while not engine.scheduler.waiting_queue:

@@ -87,7 +87,7 @@ def test_all_pictures_are_there_and_not_blank(report: Report, tmp_path: Path) ->
 
 def test_verdict_comes_first_and_names_the_numbers(report: Report) -> None:
     words = [finding.text for finding in report.findings]
-    assert words[0].startswith("Set: law = paper, h0_tokens = ")
+    assert words[0].startswith("Set: policy = twp, law = paper, h0_tokens = ")
     text = " ".join(words)
     assert re.search(r"disk margin is 0\.\d\d \(goal 0\.67\)", text)
     assert "The engine is identified: a decode step takes 4" in text
