@@ -229,11 +229,15 @@ class PredictiveLaw:
         fixes the batch only on average, so a gate that must hold the objective step by step
         asks this as well. The newcomer's own KV is left out (it grows only as it decodes).
         """
-        _, _, _, b0, kappa = self._model
-        if batch >= 1 and batch + 1 > b0 and kappa * kv_tokens < self._knee_excess_ms:
+        if batch >= 1 and self.beyond_knee(batch + 1, kv_tokens):
             return False
         predicted = state.gain_decode * self.decode_ms(batch + 1, kv_tokens) + extra_ms
         return predicted <= self.budget_ms(state, objective_ms)
+
+    def beyond_knee(self, rows: int, kv_tokens: float) -> bool:
+        """Whether the last of ``rows`` rows lowers the tokens per second."""
+        _, _, _, b0, kappa = self._model
+        return rows > b0 and kappa * kv_tokens < self._knee_excess_ms
 
     def bound(self, state: PredictiveState, gains: tuple[float, float]) -> float:
         """Unclamped window of the means in ``state`` under ``gains``, tokens."""

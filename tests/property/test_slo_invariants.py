@@ -203,6 +203,11 @@ class SloEngine(Engine):
         left = [info for info in self.waiting if info.seq not in granted]
         kv = view.kv_capacity_tokens - view.kv_free_tokens
         batch = view.batch
+        held = view.rows().held_tokens
+
+        def longest() -> int:
+            return int(held.max(initial=0))
+
         limit = int((1.0 - self.config.kv_margin) * view.kv_capacity_tokens)
         for place, grant in enumerate(grants):
             cautious = grant.request.retractions >= 2
@@ -210,7 +215,7 @@ class SloEngine(Engine):
                 assert self._peak([one.request for one in grants[: place + 1]]) <= limit
             if grant.reason == "policy":
                 assert batch > 0
-                assert self.slo.model.admits(batch, kv, len(self.waiting) - place)
+                assert self.slo.model.admits(batch, kv, len(self.waiting) - place, longest=longest)
             elif grant.reason == "idle":
                 assert batch == 0
             batch += 1
@@ -230,7 +235,7 @@ class SloEngine(Engine):
         if left:
             assert batch > 0, "an idle engine takes somebody"
             if decision.closed == "window":
-                assert not self.slo.model.admits(batch, kv, len(left))
+                assert not self.slo.model.admits(batch, kv, len(left), longest=longest)
             else:
                 assert decision.closed == "kv"
                 granted_now = [grant.request for grant in grants]

@@ -9,6 +9,7 @@ go beyond twice what it has seen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from controllers.laws.base import LawSample
@@ -38,8 +39,19 @@ UNREACHABLE = 2.0
 """Where a single row takes longer than the objective, nobody's objective can be kept; steps of
 twice that row are then allowed, instead of one request at a time."""
 
+ROWS_FLOOR = 1.25
+STEP_FLOOR = 1.5
+"""Rows that lengthen the decode step by no more than a quarter over that of the longest row
+alone, and steps no longer than one and a half times that row's, are let in whatever the budget
+says: a margin widened by pauses, a model of another machine or one very long context may leave
+none, and a batch of one protects nobody from any of them."""
+
 EXTRAPOLATE = 2
 """How far beyond the largest batch or chunk seen a learned model is believed."""
+
+
+def _no_tokens() -> int:
+    return 0
 
 
 class OnlineStepModel:
@@ -165,7 +177,9 @@ class OnlineStepModel:
     def _reach(self) -> None:
         """Plan for longer steps where the objective is out of reach, and only as long as it is."""
         row_ms = self.state.gain_decode * self.law.decode_ms(1, 0)
-        least = UNREACHABLE * row_ms if row_ms > self.theta * self._slo_ms else 0.0
+        theta = self.theta
+        # Of the goal only theta is planned for.
+        least = UNREACHABLE * row_ms / theta if row_ms > theta * self._slo_ms else 0.0
         # It follows the gain in strides, because a law is built anew for each.
         if abs(least - self._least_goal_ms) > 0.1 * max(least, self._least_goal_ms):
             self._least_goal_ms = least
@@ -214,9 +228,15 @@ class OnlineStepModel:
         return self.state.gain_decode * self.law.decode_ms(1, 0) <= self.theta * objective_ms
 
     def admits(
-        self, batch: int, kv_tokens: int, waiting: int = 0, objective_ms: float | None = None
+        self,
+        batch: int,
+        kv_tokens: int,
+        waiting: int = 0,
+        objective_ms: float | None = None,
+        longest: Callable[[], int] = _no_tokens,
     ) -> bool:
-        """Whether one more row keeps the predicted step within theta times the objective.
+        """Whether one more row keeps the predicted step within theta times the objective, or
+        lengthens that of the longest row alone by less than a quarter.
 
         Args:
             batch: rows now.
@@ -224,18 +244,40 @@ class OnlineStepModel:
             waiting: requests that could come along; they decide whether it is worth going
                 beyond a ceiling of the batch.
             objective_ms: in place of the configured objective.
+            longest: KV tokens of the row that holds most; asked only where it matters.
         """
         if self._calibration is not None and batch + 1 > self._rows_believed():
             return False
         ceiling = self._ceiling
         if ceiling is None or batch < ceiling.rows:
-            return self.law.admits(self.state, batch, kv_tokens, 0.0, objective_ms)
+            if self.law.admits(self.state, batch, kv_tokens, 0.0, objective_ms):
+                return True
+            return self._hardly_longer(batch + 1, kv_tokens, longest)
         allowed_ms = self.law.budget_ms(self.state, objective_ms)
         demand = batch + waiting
         if not ceiling.worth_it(demand, allowed_ms, lambda rows: self._plain_ms(rows, kv_tokens)):
             return False
         extra = self._extra_ms(batch + 1, kv_tokens)
         return self.law.admits(self.state, batch, kv_tokens, extra, objective_ms)
+
+    def _hardly_longer(self, rows: int, kv_tokens: int, longest: Callable[[], int]) -> bool:
+        """Whether ``rows`` make a step within ROWS_FLOOR of the longest row's alone."""
+        if self.law.beyond_knee(rows, kv_tokens):
+            return False
+        step_ms = self._plain_ms(rows, kv_tokens)
+        if step_ms > ROWS_FLOOR * self._plain_ms(1, kv_tokens):
+            return False  # however the KV is spread
+        return step_ms <= ROWS_FLOOR * self._plain_ms(1, longest())
+
+    def _step_goal_ms(
+        self, kv_tokens: int, objective_ms: float | None, longest: Callable[[], int]
+    ) -> float:
+        """Objective to plan a step by: at least STEP_FLOOR times the longest row's alone."""
+        goal = self._goal_ms if objective_ms is None else objective_ms
+        floor = STEP_FLOOR / self.theta
+        if floor * self._plain_ms(1, kv_tokens) <= goal:
+            return goal  # however the KV is spread
+        return max(goal, floor * self._plain_ms(1, longest()))
 
     def _rows_believed(self) -> int:
         return EXTRAPOLATE * max(self._b0, self._rows_seen)
@@ -247,6 +289,7 @@ class OnlineStepModel:
         waiting_tokens: int | None = None,
         now_ms: float = 0.0,
         objective_ms: float | None = None,
+        longest: Callable[[], int] = _no_tokens,
     ) -> int:
         """Prompt tokens beside ``batch`` decoding rows; the whole chunk beside none.
 
@@ -257,9 +300,11 @@ class OnlineStepModel:
                 most that the objective allows.
             now_ms: the time.
             objective_ms: in place of the configured objective.
+            longest: KV tokens of the row that holds most; asked only where it matters.
         """
         extra = self._extra_ms(batch, kv_tokens)
-        chunk = self.law.chunk_tokens(self.state, batch, kv_tokens, 0, extra, objective_ms)
+        goal = self._step_goal_ms(kv_tokens, objective_ms, longest)
+        chunk = self.law.chunk_tokens(self.state, batch, kv_tokens, 0, extra, goal)
         if batch <= 0:
             return chunk
         if self._calibration is not None:

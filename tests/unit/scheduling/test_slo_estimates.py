@@ -110,6 +110,30 @@ def test_pauses_of_the_process_do_not_shut_the_window() -> None:
     assert not model.admits(20, 0)
 
 
+def test_a_batch_of_one_is_never_all_there_is() -> None:
+    """Whatever the margin and the prompts leave: rows that hardly lengthen the step get in."""
+    model = given_model(l_min_ms=40.0, a_ms=0.5, itl_slo_ms=50.0)
+    for step in range(600):
+        pause = 3.0 if step % 3 == 0 else 1.0
+        model.observe(
+            sample(41.0 * pause, step=step, batch=1, kv_tokens=0, prefill_tokens=200), 1000, 50
+        )
+    assert model.theta == 0.5
+    rows = next(batch for batch in range(1, 200) if not model.admits(batch, 0))
+    # _reach doubled the goal: 2 * 40.5 ms, of which the prompts have up to half.
+    assert rows >= 20
+    assert model.chunk_tokens(rows, 0) > 32, "and prompts move with them"
+
+
+def test_one_very_long_context_locks_nobody_out() -> None:
+    model = given_model(kappa_ms_per_token=4e-4)
+    kv = 100_000  # 10 + 1 + 40 ms for its row alone, of 42 that may be planned for
+    assert not model.admits(1, kv), "nobody knows that it is one row"
+    rows = next(batch for batch in range(1, 200) if not model.admits(batch, kv, longest=lambda: kv))
+    assert rows == 13, "50 + 13 <= 1.25 * 51"
+    assert not model.admits(1, kv, longest=lambda: kv // 10), "ten rows share it: too many"
+
+
 def test_free_prompt_tokens_come_on_top() -> None:
     assert given_model(prefill_free_tokens=100).chunk_tokens(10, 0) == 323
     assert given_model(prefill_free_tokens=100).predicted_ms(10, 0, 100) == 20.0

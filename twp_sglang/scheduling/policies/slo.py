@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from functools import partial
 from itertools import chain
 from math import inf
 from typing import Any
@@ -189,7 +190,10 @@ class Slo(Policy):
         waiting = len(queue)
         slo_ms = self.objectives.itl_ms
         tightest = self.row_objectives.tightest(view, slo_ms)
-        open_to_rows = view.batch == 0 or self.model.admits(view.batch, kv, waiting, tightest)
+        longest = partial(_longest_row, view)
+        open_to_rows = view.batch == 0 or self.model.admits(
+            view.batch, kv, waiting, tightest, longest
+        )
         # Where the engine preempts, a shut gate may still open for a higher priority.
         if not queue.retracted and not open_to_rows and view.preemption_threshold is None:
             self._closed = "window"
@@ -218,7 +222,7 @@ class Slo(Policy):
                 reason = "retracted"
             elif batch == 0:
                 reason = "idle"
-            elif not self.model.admits(batch, kv, waiting - len(grants), goal):
+            elif not self.model.admits(batch, kv, waiting - len(grants), goal, longest):
                 shut = "window"
             elif not memory.fits(request):
                 shut = "kv"
@@ -322,7 +326,9 @@ class Slo(Policy):
         decoding = _decoding(view)
         waiting = self.lines.waiting_tokens + view.owed_prompt_tokens
         goal = self.row_objectives.tightest(view, self.objectives.itl_ms)
-        chunk = self.model.chunk_tokens(decoding, kv_tokens, waiting, view.now_ms, goal)
+        chunk = self.model.chunk_tokens(
+            decoding, kv_tokens, waiting, view.now_ms, goal, partial(_longest_row, view)
+        )
         if self._chunk_limit is not None and decoding > 0:
             chunk = min(chunk, self._chunk_limit)
         return chunk
@@ -366,6 +372,11 @@ class Slo(Policy):
             **({} if self.turns is None else self.turns.snapshot()),
             **self.model.snapshot(),
         }
+
+
+def _longest_row(view: PassView) -> int:
+    """KV tokens of the active request that holds most."""
+    return int(view.rows().held_tokens.max(initial=0))
 
 
 def _kv_held(view: PassView) -> int:
