@@ -85,7 +85,7 @@ class Step(_Line):
     admitted: int = 0
     forced: int = 0
     closed: str = ""
-    """Why the gate stopped admitting: window, kv, forced-limit, engine, limit, target, or
+    """Why the gate stopped admitting: window, kv, forced-limit, chunk, engine, limit, target, or
     empty when nobody was left waiting."""
     admissions: tuple[Admission, ...] = ()
     finished: tuple[tuple[int, int], ...] = ()

@@ -243,6 +243,7 @@ class Runtime:
         """Most prompt tokens in the step of this pass; None where nobody decodes or nothing
         bounds them. A multiple of what a chunk must end on, or no prompt would move."""
         if running_batch is None or not running_batch.reqs:
+            self._step_chunk = None
             return None
         # With an empty queue and a prompt under way SGLang asks for no order.
         chosen = self.policy.chunk_tokens(self._seen or self.view(running_batch))
@@ -301,7 +302,7 @@ class Runtime:
             return
         facts = engine_view.batch_facts(batch)
         decision = self._decision
-        self._closed = self._closed_reason(decision)
+        self._closed = self._closed_reason(decision, facts.prefill_tokens)
         if self._closed:
             self.policy.tally.held(self._closed)
         state = self.policy.signals()
@@ -329,14 +330,14 @@ class Runtime:
         )
         self._meter.launched(record)
 
-    def _closed_reason(self, decision: Decision | None) -> str:
+    def _closed_reason(self, decision: Decision | None, prefill_tokens: int) -> str:
         """Why somebody still waits, in the words of the trace."""
         if not self._scheduler.waiting_queue:
             return ""
-        if decision is None:
-            # SGLang did not ask: its slots are full, or this pass belongs to decoding.
-            return "engine"
-        if self._grants:
+        if decision is None or self._grants:
+            if self._step_chunk is not None and prefill_tokens >= self._step_chunk:
+                return "chunk"
+            # Its slots are full, its own chunk is, or this pass belongs to decoding.
             return "engine"
         return decision.closed
 
@@ -382,7 +383,7 @@ class Runtime:
             "queue": len(self._scheduler.waiting_queue),
             **self.watching.state(self.policy, self._scheduler, self._capacity),
             "closed": self._closed,
-            "chunk_tokens": self.chunk_tokens,
+            "chunk_tokens": self._step_chunk if self.policy.sizes_chunks else self.chunk_tokens,
             "pass": self.pass_index,
             "samples": self._relay.delivered,
             "revision": self.revision,

@@ -33,7 +33,15 @@ WINDOW_FIELDS = frozenset(
 """The paper's window, gate and ranking: read by twp and by observe, which shadows it."""
 
 OBJECTIVE_FIELDS = frozenset(
-    {"client_fairness", "kv_margin", "kv_quantile", "late_after_ms", "late_share"}
+    {
+        "itl_slo_ms",
+        "itl_auto_multiple",
+        "client_fairness",
+        "kv_margin",
+        "kv_quantile",
+        "late_after_ms",
+        "late_share",
+    }
 )
 """How policy slo holds its objectives."""
 

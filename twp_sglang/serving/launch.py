@@ -158,6 +158,10 @@ def _serve(asked: options.Options) -> int:
         chunk_tokens = interleaving.chunk_tokens
         for note in interleaving.notes:
             logger.warning("TWP prefill: %s", note)
+        if asked.config.policy == "slo" and asked.config.chunk_tokens is None:
+            logger.warning(
+                "TWP prefill: policy slo sizes each step's chunk by its objective instead"
+            )
     if emulates:
         emulation.fill_chunk(arguments)
     payload = Payload(

@@ -23,6 +23,7 @@ const REASONS = {
   forced: ["had waited past T_max", "forced"],
   engine: ["by SGLang itself", "SGLang's slots, chunk or memory are used up"],
   kv: ["memory", "too little KV cache would stay free"],
+  chunk: ["chunk", "the prompt tokens of a step are spent"],
   target: ["target", "the latency is above its target"],
   limit: ["limit", "so many per pass and no more"],
   "forced-limit": ["limit of forced ones", "older ones are forced in first"],

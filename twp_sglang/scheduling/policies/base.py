@@ -49,6 +49,8 @@ class Policy(ABC):
     name: str = ""
     enforces = True
     """Whether the engine must follow; False for a policy that only watches."""
+    sizes_chunks = False
+    """Whether it chooses the prompt tokens of each step itself."""
     reads_time = False
     """Whether it looks at ``now_ms`` and ``arrival_ms``, which are then rank 0's clock."""
     reads_lengths = False

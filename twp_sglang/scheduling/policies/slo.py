@@ -57,6 +57,7 @@ class Slo(Policy):
     """Policy ``slo``, see the module's text."""
 
     name = "slo"
+    sizes_chunks = True
     reads_time = True
     reads_lengths = True
     reads_rows = True
