@@ -2,7 +2,8 @@
 
 They travel in ``custom_params`` under ``twp`` (:mod:`twp_sglang.scheduling.request_terms`).
 Headers win over the body: a gateway sets headers, and what it says of a client must not be
-overruled by the client. The API key names the client where neither does.
+overruled by the client. A request with an API key is its key's, whatever it says of itself: a
+name from header or body stays inside that key, so that nobody is charged for another key.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from patches.http.header_terms import KEY_CLIENT
 from twp_sglang.config_values import closest
 from twp_sglang.scheduling.request_terms import CLIENT_MAX_CHARACTERS, KEY, RequestTerms
 
@@ -38,14 +40,24 @@ def merged(sampling_params: Any, terms: RequestTerms, key_client: str) -> Any:
     if custom is not None and not isinstance(custom, Mapping):
         return sampling_params
     in_force = {
-        "client": key_client,
         **checked((custom or {}).get(KEY)),
         **{name: value for name, value in terms._asdict().items() if value},
     }
+    in_force["client"] = client_within(key_client, in_force.get("client", ""))
     in_force = {name: value for name, value in in_force.items() if value}
     if not in_force:
         return sampling_params
     return {**sampling_params, "custom_params": {**(custom or {}), KEY: in_force}}
+
+
+def client_within(key_client: str, name: str) -> str:
+    """The client that ``name`` stands for when it is sent with the key of ``key_client``.
+
+    Either may be empty. Without a key, a name that looks like a key's is put behind a slash.
+    """
+    if key_client:
+        return f"{key_client}/{name}" if name else key_client
+    return f"/{name}" if KEY_CLIENT.match(name) else name
 
 
 def checked(terms: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ X-TWP-TTFT-SLO: 2s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from hashlib import blake2b
 
@@ -20,6 +21,10 @@ ITL_SLO = "x-twp-itl-slo"
 TTFT_SLO = "x-twp-ttft-slo"
 
 _SPELLED = {CLIENT: "X-TWP-Client", ITL_SLO: "X-TWP-ITL-SLO", TTFT_SLO: "X-TWP-TTFT-SLO"}
+
+
+KEY_CLIENT = re.compile(r"/*key-[0-9a-f]{16}(/|$)")
+"""How the names begin that :func:`key_client` gives."""
 
 
 class HeaderError(Exception):

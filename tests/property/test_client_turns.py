@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, islice
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
@@ -20,9 +21,9 @@ from twp_sglang.scheduling.client_turns import (
     MAX_CLIENTS,
     OUTPUT_WEIGHT,
     ClientTurns,
-    TurnLine,
 )
 from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.turn_line import TurnLine
 
 POOL = 600
 LONGEST_PROMPT = 120
@@ -194,3 +195,105 @@ def test_memory_is_bounded_by_those_who_wait() -> None:
     assert turns.snapshot()["clients_waiting"] == 10
     turns.served_prompt(stays[0])
     assert turns.counter("waits 0") == 10.0
+
+
+class PlainTurns:
+    """The counters and the line by definition, looking at everybody each time."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, float] = {}
+        self.waiting: dict[int, tuple[tuple[int, ...], RequestInfo]] = {}
+        self.left_last = 0.0
+
+    def names(self) -> set[str]:
+        return {info.client for _, info in self.waiting.values()}
+
+    def arrived(self, key: tuple[int, ...], info: RequestInfo) -> None:
+        counter = self.counters.pop(info.client, 0.0)
+        waiting = self.names()
+        if info.client not in waiting:
+            others = [self.counters[name] for name in waiting]
+            counter = max(counter, min(others) if others else self.left_last)
+        # Counters are in the order of the last arrival.
+        self.counters[info.client] = counter
+        self.waiting[info.seq] = (key, info)
+        idle = [name for name in self.counters if name not in self.names()]
+        if len(self.counters) > MAX_CLIENTS and idle:
+            del self.counters[idle[0]]
+
+    def left(self, info: RequestInfo) -> None:
+        del self.waiting[info.seq]
+        if info.client not in self.names():
+            self.left_last = self.counters[info.client]
+
+    def served(self, info: RequestInfo) -> None:
+        if info.client in self.counters:
+            self.counters[info.client] += INPUT_WEIGHT * info.prompt_tokens
+
+    def in_turn(self) -> list[int]:
+        lines: dict[str, list[tuple[tuple[int, ...], RequestInfo]]] = {}
+        for key, info in sorted(self.waiting.values(), key=lambda entry: entry[0]):
+            lines.setdefault(info.client, []).append((key, info))
+        counters = dict(self.counters)
+        order = []
+        while lines:
+            heads = [(line[0][0][0], counters[name], line[0][0]) for name, line in lines.items()]
+            names = list(lines)
+            name = names[heads.index(min(heads))]
+            _, info = lines[name].pop(0)
+            counters[name] += INPUT_WEIGHT * info.prompt_tokens
+            order.append(info.seq)
+            if not lines[name]:
+                del lines[name]
+        return order
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    clients=st.integers(1, 12),
+    kept=st.integers(1, 8),
+    priorities=st.integers(1, 3),
+    busy=st.floats(0.3, 0.8),
+)
+def test_turns_are_those_of_the_plain_definition(
+    seed: int, clients: int, kept: int, priorities: int, busy: float
+) -> None:
+    """Arrivals, departures and service in any order, with few counters kept of the idle."""
+    with (
+        patch(f"{__name__}.MAX_CLIENTS", kept),
+        patch(f"{ClientTurns.__module__}.MAX_CLIENTS", kept),
+    ):
+        chance = random.Random(seed)
+        turns, plain = ClientTurns(), PlainTurns()
+        line = TurnLine(turns)
+        known: list[RequestInfo] = []
+        for seq in range(250):
+            here = list(plain.waiting.values())
+            if not here or chance.random() < busy:
+                name = f"c{chance.randrange(clients)}"
+                priority = chance.randrange(priorities)
+                info = request(seq, name, chance.randint(1, 40), priority)
+                # Due dates: later arrivals may stand before earlier ones.
+                key = (-priority, chance.randrange(50), seq)
+                turns.arrived(info)
+                line.add(key, info)
+                plain.arrived(key, info)
+                known.append(info)
+            else:
+                key, info = chance.choice(here)
+                line.discard(key, info)
+                if chance.random() < 0.7:
+                    turns.served_prompt(info)
+                    plain.served(info)
+                turns.left(info)
+                plain.left(info)
+            other = chance.choice(known)
+            turns.served_prompt(other)
+            plain.served(other)
+            assert {name: turns.counter(name) for name in plain.counters} == plain.counters
+            assert turns.snapshot()["clients"] == len(plain.counters)
+            order = plain.in_turn()
+            some = chance.randint(0, 5)
+            assert [info.seq for info in islice(line.in_turn(), some)] == order[:some]
+            assert [info.seq for info in line.in_turn()] == order

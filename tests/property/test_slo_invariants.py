@@ -243,23 +243,32 @@ class SloEngine(Engine):
         self._order_is_kept([grant.request for grant in grants])
 
     def _order_is_kept(self, order: list[RequestInfo]) -> None:
-        """Retracted first; among late ones priority, and of each client arrival."""
+        """Retracted first, then old ones on their share, oldest first whatever their priority;
+        among the other late ones priority, and of each client arrival."""
         kinds = [info.retracted for info in order]
         assert kinds == sorted(kinds, reverse=True)
         fresh = [info for info in order if not info.retracted]
-        late_now = {info.seq for info in fresh if self.slo.lines.is_late(info)}
-        for line in (
-            [info for info in fresh if info.seq in late_now and not self._aged(info)],
-            [info for info in fresh if info.seq in late_now and self._aged(info)],
-        ):
-            priorities = [-info.priority for info in line]
-            assert priorities == sorted(priorities)
-            for client in self.clients:
-                keys = [(-info.priority, info.seq) for info in line if info.client == client]
-                assert keys == sorted(keys)
+        share = self._old_on_their_share()
+        old = [info for info in share if info in fresh]
+        assert fresh[: len(old)] == old
+        assert old == share or len(old) == len(fresh), "nobody goes before an old one"
+        late = [info for info in fresh[len(old) :] if self.slo.lines.is_late(info)]
+        priorities = [-info.priority for info in late]
+        assert priorities == sorted(priorities)
+        for client in self.clients:
+            keys = [(-info.priority, info.seq) for info in late if info.client == client]
+            assert keys == sorted(keys)
 
-    def _aged(self, info: RequestInfo) -> bool:
-        return self.now_ms - info.arrival_ms >= self.config.late_after_ms
+    def _old_on_their_share(self) -> list[RequestInfo]:
+        """As long as credit is left, each begins with some."""
+        late = [info for info in self.waiting if self.slo.lines.is_late(info)]
+        credit = self.slo.lines.credit_tokens
+        first = []
+        for info in sorted(late, key=lambda info: info.seq):
+            if credit > 0 and self.now_ms - info.arrival_ms >= self.config.late_after_ms:
+                first.append(info)
+                credit -= info.prompt_tokens
+        return first
 
     def _late_stays_late(self) -> None:
         here = {info.seq for info in self.waiting if self.slo.lines.is_late(info)}

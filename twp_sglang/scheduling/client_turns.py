@@ -17,9 +17,8 @@ one there would be without this.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
 import numpy as np
@@ -41,16 +40,27 @@ a batch holds, and looking in every pass would be felt."""
 
 _NEVER = 2**62
 
-_Key = tuple[float, ...]
+_SPARE = 64
+"""Outdated entries that a heap may hold beyond as many as there are valid ones."""
 
 
 class ClientTurns:
-    """The counters. Clients with somebody waiting are always known."""
+    """The counters. Clients with somebody waiting are always known.
+
+    An arrival and a departure cost O(log clients), averaged over all of them.
+    """
 
     def __init__(self) -> None:
-        # In the order of their last arrival, oldest first.
         self._counters: dict[str, float] = {}
         self._waiting: dict[str, int] = {}
+        self._arrivals = 0
+        self._last_arrival: dict[str, int] = {}
+        # (counter, number, client) of those who wait: the counter of when it was written, which
+        # the present one is never below; the number says which entry of a client is valid.
+        self._smallest: list[tuple[float, int, str]] = []
+        self._entry: dict[str, int] = {}
+        # (last arrival, client) of those who do not wait.
+        self._idle: list[tuple[int, str]] = []
         self._inside: set[int] = set()
         self._left_last = 0.0
         self._ledger: _Ledger | None = None
@@ -64,16 +74,18 @@ class ClientTurns:
         """A request joined the queue."""
         client = request.client
         self._inside.add(request.seq)
-        counter = self._counters.pop(client, 0.0)
-        if client not in self._waiting:
-            others = [self._counters[name] for name in self._waiting]
-            counter = max(counter, min(others) if others else self._left_last)
-        self._counters[client] = counter
-        self._waiting[client] = self._waiting.get(client, 0) + 1
+        self._arrivals += 1
+        self._last_arrival[client] = self._arrivals
+        if client in self._waiting:
+            self._waiting[client] += 1
+        else:
+            counter = max(self._counters.get(client, 0.0), self._lift())
+            self._counters[client] = counter
+            self._waiting[client] = 1
+            self._entry[client] = self._arrivals
+            heappush(self._smallest, (counter, self._arrivals, client))
         if len(self._counters) > MAX_CLIENTS:
-            idle = next((name for name in self._counters if name not in self._waiting), None)
-            if idle is not None:
-                del self._counters[idle]
+            self._forget_one()
 
     def left(self, request: RequestInfo) -> None:
         """A request left the queue, served or not; unknown ones are ignored."""
@@ -83,8 +95,46 @@ class ClientTurns:
         client = request.client
         self._waiting[client] -= 1
         if not self._waiting[client]:
-            del self._waiting[client]
+            del self._waiting[client], self._entry[client]
             self._left_last = self._counters[client]
+            heappush(self._idle, (self._last_arrival[client], client))
+            self._compact()
+
+    def _lift(self) -> float:
+        """The smallest counter among those who wait, or that of the client that left last."""
+        heap = self._smallest
+        while heap:
+            counter, number, client = heap[0]
+            if self._entry.get(client) != number:
+                heappop(heap)
+            elif self._counters[client] != counter:
+                heapreplace(heap, (self._counters[client], number, client))
+            else:
+                return counter
+        return self._left_last
+
+    def _forget_one(self) -> None:
+        """Of those who do not wait, the one that came longest ago makes way."""
+        while self._idle:
+            arrival, client = heappop(self._idle)
+            if self._is_idle(arrival, client):
+                del self._counters[client], self._last_arrival[client]
+                return
+
+    def _is_idle(self, arrival: int, client: str) -> bool:
+        return client not in self._waiting and self._last_arrival.get(client) == arrival
+
+    def _compact(self) -> None:
+        """Drop outdated entries where they are most of a heap."""
+        if len(self._smallest) > 2 * len(self._waiting) + _SPARE:
+            self._smallest = [
+                entry for entry in self._smallest if self._entry.get(entry[2]) == entry[1]
+            ]
+            heapify(self._smallest)
+        idle = len(self._counters) - len(self._waiting)
+        if len(self._idle) > 2 * idle + _SPARE:
+            self._idle = [entry for entry in self._idle if self._is_idle(*entry)]
+            heapify(self._idle)
 
     def served_prompt(self, request: RequestInfo) -> None:
         """Its prompt was admitted, for the first time."""
@@ -165,64 +215,3 @@ class _Ledger:
         for request, charged in zip(self.requests, self._charged.tolist(), strict=True):
             if request is not None:
                 request.charged_tokens = charged
-
-
-class TurnLine:
-    """A line in which clients take turns; those of one client keep the order of their keys.
-
-    Args:
-        turns: the counters; None makes everybody one client.
-    """
-
-    def __init__(self, turns: ClientTurns | None) -> None:
-        self._turns = turns
-        self._clients: dict[str, list[tuple[_Key, RequestInfo]]] = {}
-
-    def add(self, key: _Key, request: RequestInfo) -> None:
-        """Stand in line by ``key``, which begins with the priority (smaller goes first) and
-        ends with the arrival number."""
-        line = self._clients.setdefault(self._client(request), [])
-        insort(line, (key, request), key=_key_of)
-
-    def discard(self, key: _Key, request: RequestInfo) -> None:
-        """Leave the line; unknown requests are ignored."""
-        client = self._client(request)
-        line = self._clients.get(client, [])
-        place = bisect_left(line, key, key=_key_of)
-        if place < len(line) and line[place][1] is request:
-            del line[place]
-            if not line:
-                del self._clients[client]
-
-    def in_turn(self) -> Iterator[RequestInfo]:
-        """Everybody: by priority, then by turns, then by key. Changes nothing; the turn after
-        a request counts its prompt as served."""
-        turns = self._turns
-        if turns is None or len(self._clients) == 1:
-            for line in self._clients.values():
-                yield from (request for _, request in line)
-            return
-        heads = [
-            (line[0][0][0], turns.counter(client), line[0][0], client, 0)
-            for client, line in self._clients.items()
-        ]
-        heapify(heads)
-        while heads:
-            _, counter, _, client, place = heads[0]
-            line = self._clients[client]
-            request = line[place][1]
-            yield request
-            place += 1
-            if place == len(line):
-                heappop(heads)
-                continue
-            counter += INPUT_WEIGHT * request.prompt_tokens
-            key = line[place][0]
-            heapreplace(heads, (key[0], counter, key, client, place))
-
-    def _client(self, request: RequestInfo) -> str:
-        return "" if self._turns is None else request.client
-
-
-def _key_of(entry: tuple[_Key, RequestInfo]) -> _Key:
-    return entry[0]

@@ -5,32 +5,39 @@ longest job so far whenever one would be late leaves the fewest late jobs (Moore
 Science 15(1), 1968). Here the server is the prompt stream, a job is a prompt and its due
 date is arrival + TTFT objective. Who is dropped is not refused: it waits in the late line,
 which is served in order of arrival when nobody else waits and, once a request has waited
-for ``aging``, before all others on a bounded share of the prompt tokens. So no prompt length
-starves and no backlog of late ones takes the machine from those who can be served in time.
+for ``aging``, before all others, whatever their priority, on a bounded share of the prompt
+tokens. So neither a prompt length nor a priority starves, and no backlog of late ones takes the
+machine from those who can be served in time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heappop, heappush, merge
 from itertools import chain
 from math import inf
 
-from twp_sglang.scheduling.client_turns import ClientTurns, TurnLine
+from twp_sglang.scheduling.client_turns import ClientTurns
 from twp_sglang.scheduling.explanation import prompt_to_serve
 from twp_sglang.scheduling.request import RequestInfo
+from twp_sglang.scheduling.turn_line import TurnLine
 
 CREDIT_MAX_TOKENS = 8192.0
 """Most prompt tokens that aged requests may have saved up: one whole chunk of a stock
 engine, so that a quiet spell does not buy a burst of long prompts."""
 
-_Key = tuple[int, int]
+_Age = tuple[float, int]
 
 
-def _key(request: RequestInfo) -> _Key:
+def _key(request: RequestInfo) -> tuple[int, int]:
     """Larger priority first, then arrival."""
     return (-request.priority, request.seq)
+
+
+def _age(request: RequestInfo) -> _Age:
+    return (request.arrival_ms, request.seq)
 
 
 class TtftLines:
@@ -62,7 +69,9 @@ class TtftLines:
         self._late_seats = TurnLine(turns)
         self._plain = True
         """Whether arrival is the order of due dates: nobody has an objective of its own."""
-        self._late: list[tuple[_Key, RequestInfo]] = []
+        # Oldest first, whatever the priority.
+        self._late: list[tuple[_Age, RequestInfo]] = []
+        self._late_priorities: Counter[int] = Counter()
         self._late_tokens = 0
         self._found_late: list[RequestInfo] = []
         self.credit_tokens = 0.0
@@ -125,6 +134,9 @@ class TtftLines:
         if place is not None:
             del self._late[place]
             self._late_tokens -= prompt_to_serve(request)
+            self._late_priorities[request.priority] -= 1
+            if not self._late_priorities[request.priority]:
+                del self._late_priorities[request.priority]
             self._late_seats.discard(_key(request), request)
             if not self._fresh and not self._late:
                 self._priorities.clear()
@@ -134,9 +146,11 @@ class TtftLines:
         return self._place(request) is not None
 
     def goes_first(self, request: RequestInfo, now_ms: float) -> bool:
-        """Whether it takes the turn of a fresh request for its age."""
-        aged = now_ms - request.arrival_ms >= self.aging_ms
-        return aged and bool(self._fresh) and self.is_late(request)
+        """Whether for its age it takes the turn of a fresh request, or of a late one of higher
+        priority."""
+        if now_ms - request.arrival_ms < self.aging_ms or not self.is_late(request):
+            return False
+        return bool(self._fresh) or max(self._late_priorities) > request.priority
 
     def spent(self, prompt_tokens: int, *, aged: bool) -> None:
         """Account an admission: each earns credit for aged requests, theirs cost it."""
@@ -179,12 +193,14 @@ class TtftLines:
             if self._fresh.pop(request.seq, None) is not None:
                 self._fresh_tokens -= prompt_to_serve(request)
                 self._fresh_seats.discard(self._due(request), request)
-                insort(self._late, (_key(request), request), key=lambda entry: entry[0])
+                insort(self._late, (_age(request), request), key=lambda entry: entry[0])
+                self._late_priorities[request.priority] += 1
                 self._late_tokens += prompt_to_serve(request)
                 self._late_seats.add(_key(request), request)
         self._found_late = []
 
     def _aged(self, now_ms: float) -> list[RequestInfo]:
+        """The oldest late ones, of any priority: on this share nobody starves behind another."""
         found: list[RequestInfo] = []
         credit = self.credit_tokens
         for _, request in self._late:
@@ -243,7 +259,7 @@ class TtftLines:
         return (-request.priority, due_ms, request.seq)
 
     def _place(self, request: RequestInfo) -> int | None:
-        place = bisect_left(self._late, _key(request), key=lambda entry: entry[0])
+        place = bisect_left(self._late, _age(request), key=lambda entry: entry[0])
         if place < len(self._late) and self._late[place][1] is request:
             return place
         return None

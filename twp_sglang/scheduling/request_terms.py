@@ -18,7 +18,10 @@ KEY = "twp"
 """Name under which ``custom_params`` carries the terms."""
 
 CLIENT_MAX_CHARACTERS = 128
-"""Longest client name kept: an API key or a team's name fits, a document does not."""
+"""Longest client name that is accepted: a team's name fits, a document does not."""
+
+CLIENT_KEPT_CHARACTERS = CLIENT_MAX_CHARACTERS + 32
+"""Longest one kept: a name and before it the hash of the API key that it came with."""
 
 
 class RequestTerms(NamedTuple):
@@ -42,7 +45,7 @@ def terms_of(custom_params: Any) -> RequestTerms:
         return NO_TERMS
     client = terms.get("client")
     return RequestTerms(
-        client[:CLIENT_MAX_CHARACTERS] if isinstance(client, str) else "",
+        client[:CLIENT_KEPT_CHARACTERS] if isinstance(client, str) else "",
         _positive(terms.get("itl_slo_ms")),
         _positive(terms.get("ttft_slo_ms")),
     )

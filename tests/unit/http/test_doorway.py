@@ -182,8 +182,9 @@ def test_terms_reach_the_request() -> None:
     site.ask({}, authorization="Bearer k")
     site.ask({})
     first, second, third = (params.get("custom_params") for params in site.seen)
-    assert first == {"twp": {"client": "team", "ttft_slo_ms": 2000.0}}
-    assert second["twp"]["client"].startswith("key-")
+    key = second["twp"]["client"]
+    assert key.startswith("key-")
+    assert first == {"twp": {"client": f"{key}/team", "ttft_slo_ms": 2000.0}}
     assert third is None
     assert current() is None, "nothing is left behind"
 

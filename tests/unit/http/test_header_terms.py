@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from patches.http.body_terms import checked, merged
 from patches.http.header_terms import HeaderError, key_client, terms_in
-from twp_sglang.scheduling.request_terms import NO_TERMS, RequestTerms, terms_of
+from twp_sglang.scheduling.request_terms import (
+    CLIENT_MAX_CHARACTERS,
+    NO_TERMS,
+    RequestTerms,
+    terms_of,
+)
 
 
 def headers(**values: str) -> list[tuple[bytes, bytes]]:
@@ -69,17 +74,50 @@ def test_a_key_becomes_a_name_that_does_not_tell_it() -> None:
     assert key_client([]) == ""
 
 
-def test_headers_win_over_the_body_and_the_body_over_the_key() -> None:
+def test_headers_win_over_the_body_and_names_stay_inside_the_key() -> None:
     body = {"temperature": 0, "custom_params": {"mine": 1, "twp": {"client": "b", "itl_slo_ms": 9}}}
     out = merged(body, RequestTerms("h", None, 500.0), "key-1")
-    assert out["custom_params"]["twp"] == {"client": "h", "itl_slo_ms": 9, "ttft_slo_ms": 500.0}
+    assert out["custom_params"]["twp"] == {
+        "client": "key-1/h",
+        "itl_slo_ms": 9,
+        "ttft_slo_ms": 500.0,
+    }
     assert out["custom_params"]["mine"] == 1
     assert out["temperature"] == 0
     assert body["custom_params"]["twp"] == {"client": "b", "itl_slo_ms": 9}, (
         "the body is not touched"
     )
-    assert merged(body, NO_TERMS, "key-1")["custom_params"]["twp"]["client"] == "b"
-    assert merged({}, NO_TERMS, "key-1")["custom_params"]["twp"] == {"client": "key-1"}
+    assert client_of(body, "", "key-1") == "key-1/b"
+    assert client_of({}, "", "key-1") == "key-1"
+    assert client_of(body, "", "") == "b"
+    assert client_of(body, "h", "") == "h"
+
+
+def client_of(body: Any, header: str, key: str) -> str:
+    return terms_of(merged(body, RequestTerms(header), key)["custom_params"]).client
+
+
+@given(
+    st.sampled_from(["", "sk-mine", "sk-other"]),
+    st.sampled_from(["header", "body"]),
+    st.sampled_from(["", "/", "//"]),
+    st.sampled_from(["", "/", "/team", "x"]),
+)
+def test_no_name_charges_another_keys_client(key: str, where: str, before: str, after: str) -> None:
+    victim = key_client(headers(authorization="Bearer sk-victim"))
+    own = key_client(headers(authorization=f"Bearer {key}")) if key else ""
+    said = f"{before}{victim}{after}"
+    body = {"custom_params": {"twp": {"client": said}}} if where == "body" else {}
+    charged = client_of(body, said if where == "header" else "", own)
+    assert charged != victim
+    assert not charged.startswith(f"{victim}/")
+    assert charged.startswith(f"{own}/") or after == "x"
+
+
+def test_the_longest_names_inside_a_key_stay_apart() -> None:
+    key = key_client(headers(authorization="Bearer sk-mine"))
+    one, other = ("n" * (CLIENT_MAX_CHARACTERS - 1) + end for end in "ab")
+    assert client_of({}, one, key) != client_of({}, other, key)
 
 
 def test_what_is_merged_is_what_the_scheduler_reads() -> None:

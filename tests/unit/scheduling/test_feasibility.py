@@ -114,6 +114,31 @@ def test_only_who_takes_anothers_turn_pays() -> None:
     assert not of.goes_first(fresh, 9000.0), "not late"
 
 
+def test_a_young_late_one_of_high_priority_does_not_hide_an_old_one() -> None:
+    low, high = prompt(0, 500), prompt(1, 400, arrival_ms=900.0, priority=3)
+    of = lines(low, high)
+    order(of, 900.0)
+    of.commit()
+    of.spent(40, aged=False)
+    assert order(of, 999.0) == [1, 0], "not old yet: by priority"
+    assert order(of, 1000.0) == [0, 1], "old, on its share"
+    assert of.goes_first(low, 1000.0), "it pays: the other had gone before it"
+    of.discard(high)
+    assert not of.goes_first(low, 1000.0)
+    of.discard(low)
+    assert of.late == 0
+
+
+def test_old_ones_go_by_age_whatever_their_priority() -> None:
+    of = lines(*(prompt(seq, 500, arrival_ms=seq, priority=seq % 3) for seq in range(6)))
+    order(of, 10.0)
+    of.commit()
+    of.spent(30_000, aged=False)
+    assert order(of, 1003.0) == [0, 1, 2, 3, 5, 4]
+    of.spent(0, aged=False)
+    assert order(of, 2000.0) == [0, 1, 2, 3, 4, 5]
+
+
 def test_priority_goes_before_arrival() -> None:
     of = lines(prompt(0, 10), prompt(1, 10, priority=5), prompt(2, 10))
     assert order(of) == [1, 0, 2]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twp_sglang.scheduling.request_terms import CLIENT_MAX_CHARACTERS, NO_TERMS, terms_of
+from twp_sglang.scheduling.request_terms import CLIENT_KEPT_CHARACTERS, NO_TERMS, terms_of
 
 
 def test_terms_are_read_under_their_key() -> None:
@@ -33,4 +33,4 @@ def test_what_cannot_be_used_is_left_out(custom_params: Any) -> None:
 
 
 def test_long_names_are_cut() -> None:
-    assert len(terms_of({"twp": {"client": "x" * 999}}).client) == CLIENT_MAX_CHARACTERS
+    assert len(terms_of({"twp": {"client": "x" * 999}}).client) == CLIENT_KEPT_CHARACTERS

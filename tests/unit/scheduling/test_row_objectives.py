@@ -73,6 +73,47 @@ def test_one_that_the_batch_would_break_waits_until_it_has_drained() -> None:
     assert grants[0].request.itl_slo_ms is None
 
 
+def test_a_patient_ttft_of_its_own_holds_up_nobody_longer_than_that_of_all() -> None:
+    policy = slo(ttft_slo_ms=2000.0)
+    policy.enqueue(request(0, itl_slo_ms=30.0, ttft_slo_ms=3.6e6, client="a"))
+    policy.enqueue(request(1, client="b", arrival_ms=1.0))
+    assert policy.decide(beside(plain(20), now_ms=1999.0)).closed == "window"
+    assert set(seqs(policy, beside(plain(20), now_ms=2000.0))) == {0, 1}
+
+
+def test_a_hurried_ttft_of_its_own_ends_the_wait_for_its_itl() -> None:
+    policy = slo(ttft_slo_ms=2000.0)
+    policy.enqueue(request(0, itl_slo_ms=30.0, ttft_slo_ms=500.0))
+    assert policy.decide(beside(plain(20), now_ms=499.0)).closed == "window"
+    assert seqs(policy, beside(plain(20), now_ms=500.0)) == [0]
+
+
+def test_however_many_tight_ones_come_the_others_enter_half_of_the_time() -> None:
+    """One of them always waits; 20 rows run on, which none of their objectives bears."""
+    policy = slo(ttft_slo_ms=2000.0)
+    seq, shut, longest, stretch, kept = 0, 0, 0, 0, 0
+    passes = 2000
+    for step in range(passes):
+        now_ms = 20.0 * step
+        if step % 50 == 0:
+            policy.enqueue(request(seq, itl_slo_ms=30.0, arrival_ms=now_ms, client="tight"))
+            seq += 1
+        policy.enqueue(request(seq, arrival_ms=now_ms, client="other"))
+        seq += 1
+        grants = policy.decide(beside(plain(20), now_ms=now_ms, pass_index=step)).grants
+        for grant in grants:
+            policy.admitted(grant)
+            kept += grant.request.itl_slo_ms is not None
+        stretch = 0 if grants else stretch + 1
+        shut += not grants
+        longest = max(longest, stretch)
+        policy.end_pass(10**6, 10**6, None)
+    assert kept == 0
+    assert 0 < longest * 20.0 <= 2000.0 + 20.0
+    assert shut <= passes / 2 + 2000.0 / 20.0
+    assert len(policy.queue) < 200
+
+
 def test_an_objective_out_of_reach_is_not_planned_for() -> None:
     policy = slo()
     # 11 ms are the shortest step there is.

@@ -130,7 +130,7 @@ class Slo(Policy):
         else:
             aged = self.lines.goes_first(request, self._now_ms)
             self.lines.spent(prompt_to_serve(request), aged=aged)
-            if self._is_due(request, self._now_ms):
+            if self.row_objectives.gives_up(request) or self._is_due(request, self._now_ms):
                 request.itl_slo_ms = None
             if self.turns is not None and not request.preemptions:
                 self.turns.served_prompt(request)
@@ -183,6 +183,7 @@ class Slo(Policy):
         queue = self.queue
         self._now_ms = view.now_ms
         self._pass_index = view.pass_index
+        self.row_objectives.begin(view.now_ms, self.objectives.ttft_ms)
         if not len(queue):
             return NOBODY_WAITS
         if self.turns is not None and self.turns.look_due(view.pass_index):
@@ -211,11 +212,12 @@ class Slo(Policy):
                 break
             reason: GrantReason
             shut: ClosedReason = ""
-            goal = None
-            if self.row_objectives.seen:
-                goal = self.row_objectives.with_newcomer(
-                    tightest, request, slo_ms, due=self._is_due(request, view.now_ms)
-                )
+            left = waiting - len(grants)
+            admits = partial(self.model.admits, batch, kv, left, longest=longest)
+            due = self._is_due(request, view.now_ms)
+            goal = self.row_objectives.goal(
+                tightest, request, slo_ms, admits if batch else None, due=due
+            )
             if request.retracted:
                 if batch and request.retractions >= CAUTIOUS_FROM and not memory.fits(request):
                     closed = "kv"
@@ -223,7 +225,7 @@ class Slo(Policy):
                 reason = "retracted"
             elif batch == 0:
                 reason = "idle"
-            elif not self.model.admits(batch, kv, waiting - len(grants), goal, longest):
+            elif not admits(goal):
                 shut = "window"
             elif not memory.fits(request):
                 shut = "kv"
@@ -262,13 +264,20 @@ class Slo(Policy):
         )
 
     def _is_due(self, request: RequestInfo, now_ms: float) -> bool:
-        return now_ms - request.arrival_ms >= self.ttft_objective_ms(request)
+        """Whether it may hold up nobody any more: by its own objective or by that of all,
+        whichever is tighter, so that no request stops the others by what it says of itself."""
+        longest_ms = min(self.ttft_objective_ms(request), self.objectives.ttft_ms)
+        return now_ms - request.arrival_ms >= longest_ms
 
     def _may_be_passed(self, view: PassView, request: RequestInfo) -> bool:
         """Memory is saved up for those who can be in time and for those who are old; other
-        late ones are passed by whoever fits."""
-        waited_ms = view.now_ms - request.arrival_ms
-        return waited_ms < self.lines.aging_ms and self.lines.is_late(request)
+        late ones, and those in time only by a looser objective of their own, are passed by
+        whoever fits."""
+        if view.now_ms - request.arrival_ms >= self.lines.aging_ms:
+            return False
+        if self.lines.is_late(request):
+            return True
+        return not request.preemptions and self._is_due(request, view.now_ms)
 
     def _swap(self, view: PassView, closed: ClosedReason) -> Decision | None:
         """The foremost request in the place of a running one of clearly lower priority, where
