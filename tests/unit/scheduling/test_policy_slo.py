@@ -241,6 +241,17 @@ def test_the_client_served_least_goes_first() -> None:
     assert seqs(off.decide(there)) == [0, 1, 2]
 
 
+def test_a_patient_ttft_of_its_own_keeps_memory_from_nobody_beyond_that_of_all() -> None:
+    policy = slo(ttft_slo_ms=2000.0, late_after_ms=10_000.0)
+    policy.enqueue(request(0, prompt_tokens=990, priority=1, ttft_slo_ms=3.6e6))
+    policy.enqueue(request(1, arrival_ms=1990.0))
+    assert policy.decide(view(now_ms=1999.0)) == Decision((), "kv")
+    assert seqs(policy.decide(view(now_ms=2000.0))) == [1]
+    policy.end_pass(1000, 1000, None)
+    policy.enqueue(request(2, arrival_ms=9_999.0))
+    assert seqs(policy.decide(view(now_ms=10_000.0))) == [], "old, it is saved for again"
+
+
 def test_the_longest_gap_after_a_retraction() -> None:
     policy = slo()
     policy.enqueue(request(0, retracted=True, prompt_tokens=300, arrival_ms=1000.0))
