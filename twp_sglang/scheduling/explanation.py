@@ -120,8 +120,8 @@ _PLAIN = {
     "": "it has just come, and the next pass decides",
     "engine": "SGLang takes no more in this step: its slots, its chunk of prompt tokens or its "
     "memory are used up",
-    "chunk": "the prompt tokens of this step are spent: a bound on them (chunk_tokens, or what policy "
-    "slo's objective leaves) protects those who decode",
+    "chunk": "the prompt tokens of this step are spent: a bound on them (chunk_tokens, or what "
+    "policy slo's objective leaves) protects those who decode",
     "forced-limit": "requests that waited past T_max go first, and no more of them may enter in "
     "one pass (forced_per_step), or not so many of their prompt tokens (forced_tokens_per_step)",
     "limit": "so many enter in one pass and no more; the next pass goes on",
