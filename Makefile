@@ -30,7 +30,7 @@ $(VENV)/.ready-$(ENGINE): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --compile-bytecode --extra engine-$(ENGINE) --extra demo
 	@touch $@
 
-setup: $(VENV)/.ready-$(ENGINE) ## install everything into .venv (a few minutes, 6 GB)
+setup: $(VENV)/.ready-$(ENGINE) ## install everything into .venv (a few minutes, 7 GB)
 
 demo: setup ## serve a real model under TWP, send a burst of GSM8K questions, show what happens
 	$(RUN) -m twp_sglang.demo $(ARGS)

@@ -35,7 +35,8 @@ def register(hooks: tuple[Hook, ...]) -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
-    taken = [hook.target for hook in hooks if hook.target in HookRegistry._patched]
+    patched = [hook for hook in hooks if hook.target in HookRegistry._patched]
+    taken = [hook.target for hook in patched if not _in_force(hook)]
     if taken:
         raise ProofError(
             "another plug-in has patched " + ", ".join(taken) + " before TWP was asked; SGLang "
@@ -43,6 +44,8 @@ def register(hooks: tuple[Hook, ...]) -> None:
         )
     source = HookSource(plugin_name="twp", dist_name="twp-sglang")
     for hook in hooks:
+        if hook in patched:
+            continue  # by an earlier call in this process
         HookRegistry.register(hook.target, function_of(hook), HookType(hook.kind), source=source)
 
 
@@ -59,7 +62,7 @@ def prove(hooks: tuple[Hook, ...], pretend_missing: str | None = None) -> None:
         for hook in hooks
         if hook.target == pretend_missing
         or hook.target not in HookRegistry._patched
-        or not _wraps(pkgutil.resolve_name(_colon(hook.target)), function_of(hook))
+        or not _in_force(hook)
     ]
     if missing:
         raise ProofError("SGLang did not apply the hook on " + ", ".join(missing))
@@ -88,6 +91,11 @@ def prove_engine_uses(scheduler: Any, hooks: tuple[Hook, ...]) -> None:
                 f"{used.__module__}.{used.__qualname__} overrides {name}, so the hook on "
                 f"{hook.target} is passed by: run without the plug-in that installs that class"
             )
+
+
+def _in_force(hook: Hook) -> bool:
+    """Whether the target is wrapped by our function."""
+    return _wraps(pkgutil.resolve_name(_colon(hook.target)), function_of(hook))
 
 
 def _colon(target: str) -> str:

@@ -12,6 +12,7 @@ from twp_sglang import policy_fields
 from twp_sglang.config import TwpConfig
 from twp_sglang.config_values import OptionsError
 from twp_sglang.serving import emulation, engine_settings, options, refusals
+from twp_sglang.serving.child import port_taken
 from twp_sglang.serving.early_end import leave_on_sigterm
 from twp_sglang.simulator.step_sources import step_source
 
@@ -117,8 +118,12 @@ def _serve(asked: options.Options) -> int:
     from sglang.srt.utils import kill_process_tree
 
     http_hooks = HTTP_TABLES[-1]
-    if steers:
-        announce(http_hooks)
+    try:
+        if steers:
+            announce(http_hooks)
+    except ProofError as error:
+        print(f"twp: {error}", file=sys.stderr)
+        return EXIT_USAGE
     load_plugins()
     try:
         engine_argv = emulation.with_model(asked.engine_argv) if emulates else asked.engine_argv
@@ -127,6 +132,9 @@ def _serve(asked: options.Options) -> int:
         return EXIT_USAGE
     arguments = prepare_server_args(engine_argv)
     reasons = refusals.refused(arguments, asked.config.policy) if steers else []
+    if port_taken(int(arguments.port)):
+        # SGLang would find out once the model is loaded, and end with code 3.
+        reasons = [f"--port {arguments.port}: somebody listens there already; take another"]
     model = arguments.model_path
     preferred_chunk = asked.config.chunk_tokens
     notes: list[str] = []
