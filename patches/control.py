@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from patches import explaining
+from patches.informed import informed
 from patches.runtime import Runtime
 from patches.sglang_0_5 import engine_view
 from twp_sglang.config import TwpConfig
 from twp_sglang.config_changes import SOURCE, changed, difference
 from twp_sglang.config_values import OptionsError
+from twp_sglang.one_line import one_line
 from twp_sglang.scheduling.explanation import facts_of, status_line
+from twp_sglang.scheduling.policies import build_policy
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +124,17 @@ def _wanted(
     chunk = runtime.chunk_tokens
     if config.chunk_tokens != runtime.config.chunk_tokens:
         chunk = _chunk(runtime, scheduler, config.chunk_tokens)
+    try:
+        stated = informed(config, scheduler)
+        build_policy(stated)
+        runtime.policy.try_out(stated)
+    except Exception as error:
+        # Whatever it is: after the check of all replicas it would come in the middle of a change.
+        reason = one_line(" ".join(str(error).split()))
+        raise OptionsError(
+            f"the policy cannot be built with {', '.join(sorted(changes))}: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
     return config, chunk
 
 

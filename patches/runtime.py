@@ -24,6 +24,7 @@ from patches.admission_records import granted, taken
 from patches.arrivals import Arrivals, arrival_of, info_of
 from patches.door import Door
 from patches.informed import informed
+from patches.membership import compared
 from patches.metrics.exporter import Exporter
 from patches.offering import Offering
 from patches.preemptions import Preemptions
@@ -162,15 +163,12 @@ class Runtime:
 
     def resync(self, waiting_queue: list[Any]) -> None:
         """Make the policy's queue that of SGLang again: aborts and timeouts leave silently."""
-        present = {id(req) for req in waiting_queue}
-        for info in list(self.policy.queue):
-            if id(info.handle) not in present:
-                self.policy.withdraw(info)
-                self._telemetry.gaps.gone(info.handle)
-        known = {id(info.handle) for info in self.policy.queue}
-        for req in waiting_queue:
-            if id(req) not in known:
-                self.enqueued(req, retracted=False)
+        gone, unknown = compared(waiting_queue, self.policy.queue)
+        for info in gone:
+            self.policy.withdraw(info)
+            self._telemetry.gaps.gone(info.handle)
+        for req in unknown:
+            self.enqueued(req, retracted=False)
 
     def _agree(self, waiting_queue: list[Any]) -> None:
         if len(waiting_queue) != len(self.policy.queue):

@@ -8,13 +8,14 @@ written by ``python -m controllers tune`` is taken as it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from controllers.laws.base import FrozenModel
 from controllers.laws.registry import law_entry
-from controllers.models.latency import LatencyModel
+from controllers.models.latency import MIN_STEP_MS, LatencyModel
 from twp_sglang.objective_values import SPELLINGS, Objective, checked, folded
 
 PolicyName = Literal["off", "observe", "fcfs", "priority", "dynamic-batch", "twp", "slo"]
@@ -29,6 +30,9 @@ POLICY_NAMES: tuple[PolicyName, ...] = (
 )
 
 LawName = Literal["paper", "regulated", "gradient2", "vegas", "aimd", "fixed"]
+
+
+_LARGEST = 2**53  # beyond it arithmetic loses tokens, overflows, or refuses the number
 
 
 class TwpConfig(FrozenModel):
@@ -79,7 +83,7 @@ class TwpConfig(FrozenModel):
     )
     l_min_ms: float | None = Field(
         default=None,
-        gt=0,
+        ge=MIN_STEP_MS,
         description="baseline decode step time; unset, learned while serving from decode steps "
         "with b0/2 to b0 requests",
     )
@@ -337,6 +341,8 @@ class TwpConfig(FrozenModel):
             return checked(name, value)
         if isinstance(value, bool | str):
             raise ValueError("must be a number, not text or true and false")
+        if isinstance(value, int | float) and _LARGEST < abs(value) < inf:
+            raise ValueError(f"must be at most {_LARGEST:,}")
         return value
 
     def step_model(self) -> LatencyModel | None:
@@ -381,4 +387,12 @@ class TwpConfig(FrozenModel):
                 f"h_min_tokens = {low:g} is above h_max_tokens = {high:g}: lower h_min_tokens "
                 "or raise h_max_tokens"
             )
+        try:
+            self.step_model()
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(
+                f"the step model cannot be used: {first['loc'][0]} = {first['input']!r}: "
+                f"{first['msg']}"
+            ) from None
         return self

@@ -12,6 +12,7 @@ from typing import Any
 
 from twp_sglang.config import TwpConfig
 from twp_sglang.config_values import OptionsError, build, one_spelling
+from twp_sglang.one_line import shown
 
 SOURCE = "PATCH"
 """Where a changed value came from, in messages."""
@@ -41,7 +42,7 @@ def changed(config: TwpConfig, changes: Mapping[str, Any]) -> TwpConfig:
     present = config.model_dump()
     changes = one_spelling(changes, SOURCE)
     fixed = [
-        f"{name} = {changes[name]!r} ({SOURCE}): cannot change while serving; {FIXED[name]}"
+        f"{name} = {shown(changes[name])} ({SOURCE}): cannot change while serving; {FIXED[name]}"
         for name in changes
         if name in FIXED and changes[name] != present[name]
     ]

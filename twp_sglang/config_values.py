@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from twp_sglang.config import TwpConfig
 from twp_sglang.objective_values import SPELLINGS, folded
+from twp_sglang.one_line import one_line, shown
 
 _UNSET = ("none", "unset")
 
@@ -55,10 +56,10 @@ def _problem(error: Any, given: Mapping[str, str]) -> str:
     if error["type"] == "extra_forbidden":
         close = closest(name, (*TwpConfig.model_fields, *SPELLINGS))
         hint = f"did you mean {close}?" if close else "--help lists the fields"
-        return f"{name} = {error['input']!r} ({source}): no such field; {hint}"
+        return f"{one_line(name)} = {shown(error['input'])} ({source}): no such field; {hint}"
     field = TwpConfig.model_fields.get(name)
     mend = f"; it is: {field.description}" if field is not None and field.description else ""
-    return f"{name} = {error['input']!r} ({source}): {message}{mend}"
+    return f"{name} = {shown(error['input'])} ({source}): {message}{mend}"
 
 
 def closest(name: str, known: Collection[str]) -> str | None:
@@ -112,7 +113,7 @@ def object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice} is given twice: leave one")
+        raise ValueError(f"{one_line(twice)} is given twice: leave one")
     return result
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from twp_sglang.durations import milliseconds
+from twp_sglang.one_line import shown
 
 Objective = float | Literal["auto"]
 """Milliseconds, or a multiple of what the machine does unloaded."""
@@ -40,8 +41,8 @@ def folded(values: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if field in result:
             raise ValueError(
-                f"{spelling} = {result[spelling]!r} and {field} = {result[field]!r} are two "
-                "spellings of one objective: leave one out"
+                f"{spelling} = {shown(result[spelling])} and {field} = {shown(result[field])} are "
+                "two spellings of one objective: leave one out"
             )
         result[field] = _duration(spelling, result.pop(spelling))
     return result
@@ -71,15 +72,16 @@ def _duration(spelling: str, value: Any) -> Objective:
     example = _EXAMPLES[spelling]
     if not isinstance(value, str):
         raise ValueError(
-            f"{spelling} = {value!r}: give a duration with its unit, for example {example}, or auto"
+            f"{spelling} = {shown(value)}: give a duration with its unit, for example {example}, "
+            "or auto"
         )
     try:
         given_ms = milliseconds(value)
     except ValueError as error:
-        raise ValueError(f"{spelling} = {value!r}: {error}, or auto") from None
+        raise ValueError(f"{spelling} = {shown(value)}: {error}, or auto") from None
     if not _sane(given_ms):
         raise ValueError(
-            f"{spelling} = {value!r}: must lie between a microsecond and an hour, for example "
+            f"{spelling} = {shown(value)}: must lie between a microsecond and an hour, for example "
             f"{example}"
         )
     return given_ms

@@ -14,6 +14,7 @@ from typing import Any
 
 from patches.http.header_terms import KEY_CLIENT
 from twp_sglang.config_values import closest
+from twp_sglang.one_line import one_line, shown
 from twp_sglang.scheduling.request_terms import CLIENT_MAX_CHARACTERS, KEY, RequestTerms
 
 _NUMBERS = ("itl_slo_ms", "ttft_slo_ms")
@@ -70,22 +71,29 @@ def checked(terms: Any) -> dict[str, Any]:
         return {}
     where = f"custom_params.{KEY}"
     if not isinstance(terms, Mapping):
-        raise ValueError(f"{where} = {terms!r}: give a table of {', '.join(_FIELDS)}")
+        raise ValueError(f"{where} = {shown(terms)}: give a table of {', '.join(_FIELDS)}")
     for name, value in terms.items():
         if name not in _FIELDS:
             near = closest(str(name), _FIELDS)
             hint = f"did you mean {near}?" if near else f"known: {', '.join(_FIELDS)}"
-            raise ValueError(f"{where}.{name}: no such field; {hint}")
+            raise ValueError(f"{where}.{one_line(str(name))}: no such field; {hint}")
         if name in _NUMBERS:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not _usable(value):
-                raise ValueError(f"{where}.{name} = {value!r}: give milliseconds above 0")
-        elif not isinstance(value, str) or not 0 < len(value) <= CLIENT_MAX_CHARACTERS:
+                raise ValueError(f"{where}.{name} = {shown(value)}: give milliseconds above 0")
+        elif not _is_name(value):
             raise ValueError(
                 f"{where}.{name} = {str(value)[:40]!r}: give a text of at most "
-                f"{CLIENT_MAX_CHARACTERS} characters"
+                f"{CLIENT_MAX_CHARACTERS} printable characters"
             )
     return dict(terms)
+
+
+def _is_name(value: Any) -> bool:
+    # A line end or a lone surrogate would reach logs and traces with the name.
+    return (
+        isinstance(value, str) and 0 < len(value) <= CLIENT_MAX_CHARACTERS and value.isprintable()
+    )
 
 
 def _usable(value: float) -> bool:

@@ -17,11 +17,15 @@ from typing import Any
 from patches.control import told
 from patches.http.asking import Unanswered, ask
 from twp_sglang.config_values import object_without_repeats
+from twp_sglang.one_line import one_line
 
 logger = logging.getLogger(__name__)
 
 KEPT_CHANGES = 50
 """Changes that GET /twp/config lists; all of them are in the log."""
+
+_REASON_CHARACTERS = 4000
+"""Of a refusal in the log: some ten fields with what each of them means."""
 
 _one_at_a_time = asyncio.Lock()
 history: deque[dict[str, Any]] = deque(maxlen=KEPT_CHANGES)
@@ -64,7 +68,7 @@ async def change(changes: Mapping[str, Any], by: str) -> dict[str, Any]:
     """Make ``changes`` on all replicas.
 
     Args:
-        by: who asked for it, for the log.
+        by: who asked for it, for the log; one printable line.
 
     Returns:
         What changed, the new revision, and the pass from which it is in force per replica.
@@ -77,10 +81,12 @@ async def change(changes: Mapping[str, Any], by: str) -> dict[str, Any]:
         try:
             made = await _change(changes, by)
         except Refused as error:
-            logger.warning("TWP audit: change by %s refused: %s", by, error)
+            reason = one_line(str(error), _REASON_CHARACTERS)
+            logger.warning("TWP audit: change by %s refused: %s", by, reason)
             raise
         except Unanswered as error:
-            logger.error("TWP audit: change by %s: %s", by, error)
+            reason = one_line(str(error), _REASON_CHARACTERS)
+            logger.error("TWP audit: change by %s: %s", by, reason)
             raise
     fields = {name: tuple(values) for name, values in made["changes"].items()}
     logger.warning("TWP audit: changed by %s: %s (revision %d)", by, told(fields), made["revision"])

@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 from twp_sglang.config_values import closest
 from twp_sglang.durations import milliseconds
+from twp_sglang.one_line import one_line, shown
 from twp_sglang.scheduling.request_terms import CLIENT_MAX_CHARACTERS, RequestTerms
 
 PREFIX = "x-twp-"
@@ -50,10 +51,12 @@ def terms_in(headers: Headers) -> RequestTerms:
         if name not in _SPELLED:
             near = closest(name, _SPELLED)
             hint = f"did you mean {_SPELLED[near]}?" if near else f"known: {_known()}"
-            raise HeaderError(f"{name}: no such header; {hint}")
+            raise HeaderError(f"{one_line(name)}: no such header; {hint}")
         value = raw_value.decode("latin-1").strip()
         if name in given:
-            raise HeaderError(f"{_SPELLED[name]}: {value!r} beside {given[name]!r}; send it once")
+            raise HeaderError(
+                f"{_SPELLED[name]}: {shown(value)} beside {shown(given[name])}; send it once"
+            )
         given[name] = value
     return RequestTerms(
         _client(given[CLIENT]) if CLIENT in given else "",
@@ -83,7 +86,7 @@ def _objective(name: str, value: str | None) -> float | None:
     try:
         return milliseconds(value)
     except ValueError as error:
-        raise HeaderError(f"{_SPELLED[name]}: {value!r}: {error}") from None
+        raise HeaderError(f"{_SPELLED[name]}: {shown(value)}: {error}") from None
 
 
 def key_client(headers: Headers) -> str:

@@ -14,9 +14,10 @@ from sglang.srt.utils.auth import AuthLevel, auth_level
 
 from patches.http import changes
 from patches.http.asking import Unanswered, ask, tokenizer_manager
-from patches.http.broadcast import Broadcast
+from patches.http.broadcast import FULL, Broadcast
 from twp_sglang import page
 from twp_sglang.config_changes import FIXED
+from twp_sglang.one_line import one_line, shown
 
 PREFIX = "/twp"
 
@@ -71,10 +72,10 @@ async def patch_config(request: Request) -> Response:
     if media_type != "application/json":
         raise changes.Refused("send the fields as JSON, with Content-Type: application/json", 415)
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and _host_of(origin) != request.headers.get("host"):
         # SGLang lets pages of any site call it; with a browser inside the network and no key
         # that would be enough to change the configuration.
-        raise changes.Refused(f"a page of {origin!r} may not change this server", 403)
+        raise changes.Refused(f"a page of {shown(origin)} may not change this server", 403)
     made = await changes.change(changes.parsed(await _body(request)), _who(request))
     made["changes"] = {
         name: {"from": old, "to": new} for name, (old, new) in made["changes"].items()
@@ -98,8 +99,8 @@ async def explain(rid: str) -> Response:
             return JSONResponse({"replica": said["replica"], **said["found"]})
     return JSONResponse(
         {
-            "error": f"no request {rid!r} waits or runs here: it has ended, was aborted, has not "
-            "reached the scheduler yet, or never came"
+            "error": f"no request {shown(rid)} waits or runs here: it has ended, was aborted, has "
+            "not reached the scheduler yet, or never came"
         },
         404,
     )
@@ -120,6 +121,8 @@ async def get_static(name: str) -> Response:
 @router.get("/events")
 async def get_events() -> Response:
     """States as server-sent events, twice a second, for the page."""
+    if _broadcast.full:
+        return JSONResponse({"error": FULL}, 503, headers={"Retry-After": "10"})
     # nginx would keep events back until its buffer is full.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_events(), media_type="text/event-stream", headers=headers)
@@ -133,7 +136,7 @@ async def _events() -> AsyncIterator[str]:
 def _file(name: str) -> Response:
     file = page.files().get(name)
     if file is None:
-        return JSONResponse({"error": f"the page has no part {name!r}"}, 404)
+        return JSONResponse({"error": f"the page has no part {shown(name)}"}, 404)
     return Response(file.content, media_type=file.media_type, headers=page.HEADERS)
 
 
@@ -175,6 +178,14 @@ async def _body(request: Request) -> bytes:
     return body
 
 
+def _host_of(origin: str) -> str | None:
+    """Host and port of an ``Origin``; None, which is no server's, where it is no address."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
+
+
 def _stopping() -> bool:
     try:
         return bool(tokenizer_manager().gracefully_exit)
@@ -188,7 +199,7 @@ _broadcast = Broadcast(_Looks(), _stopping)
 def _who(request: Request) -> str:
     """The client's address; a proxy's word for another is told, and not believed."""
     client = request.client
-    address = "an unknown address" if client is None else f"{client.host}:{client.port}"
+    address = "an unknown address" if client is None else one_line(f"{client.host}:{client.port}")
     forwarded = request.headers.get("x-forwarded-for")
     if not forwarded:
         return address

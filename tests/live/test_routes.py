@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from small_server import Replica, serving
 
-from patches.http.broadcast import Broadcast
+from patches.http.broadcast import FULL, WATCHERS_MAX, Broadcast
 
 
 async def call(
@@ -95,6 +95,42 @@ async def test_pages_of_other_sites_may_not_change_it() -> None:
                 ) as answer:
                     assert answer.status == status
         assert server.replicas[0].runtime.revision == 1
+
+
+async def test_an_origin_that_is_no_address_is_refused_in_words() -> None:
+    with serving(Replica()) as server:
+        async with aiohttp.ClientSession() as session:
+            for origin in ("http://[", "null", "", "http://[::1", "x" * 5000):
+                async with session.patch(
+                    server.url + "/twp/config", json={"gamma": 0.3}, headers={"Origin": origin}
+                ) as answer:
+                    told = await answer.json()
+                    assert (answer.status, "may not change" in told["error"]) == (403, True)
+                    assert len(told["error"]) < 400
+        assert server.replicas[0].runtime.revision == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"x\nTWP audit: changed by 10.0.0.1:1: gamma 1 -> 2 (revision 9)": 1},
+        {"gamma": "a\nTWP audit: forged"},
+        {"a\x1b[2J\u2028": {"b\n": 1}},
+        b'{"\\ud800\\n": "\\ud800"}',
+        b'{"a\\nb": 1, "a\\nb": 2}',
+        {"law": "\n" * 30_000},
+    ],
+)
+async def test_nobody_writes_lines_into_the_log(
+    body: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with serving(Replica()) as server:
+        status, answer = await call("PATCH", server.url + "/twp/config", body)
+    assert (status, answer["error"].isprintable()) == (400, True)
+    for record in caplog.records:
+        assert record.getMessage().isprintable()
+        assert len(record.getMessage()) < 4200
 
 
 async def test_a_body_without_end_is_refused() -> None:
@@ -223,3 +259,82 @@ async def test_streams_end_when_the_server_stops() -> None:
         events.append(event)
         stopping = len(events) > 3
     assert len(events) >= 4
+
+
+async def test_streams_go_on_after_a_look_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    looked = 0
+
+    async def look() -> dict[str, Any]:
+        nonlocal looked
+        looked += 1
+        if looked in (2, 3):
+            raise RuntimeError("anything\nat all")
+        return {"number": looked} if looked != 5 else {"number": object()}
+
+    shared = Broadcast(look, lambda: False, every_s=0.001)
+    events: list[str] = []
+    async with asyncio.timeout(10):
+        async for event in shared.watch():
+            events.append(event)
+            if len(events) == 7:
+                break
+    told = [json.loads(event.split("data: ")[1]) for event in events[1:]]
+    assert [look.get("number") for look in told] == [1, None, None, 4, None, 6]
+    assert r"RuntimeError: anything\nat all" in told[1]["error"]
+    assert told[1]["time_unix_s"] > 1e9
+    # Told once for the same reason, not with every look.
+    assert [record.message for record in caplog.records if "cannot look" in record.message] == [
+        "TWP cannot look at its schedulers for the page"
+    ] * 2
+
+
+async def test_streams_end_when_the_task_that_feeds_them_does() -> None:
+    async def look() -> dict[str, Any]:
+        return {}
+
+    shared = Broadcast(look, lambda: False, every_s=0.001)
+    async with asyncio.timeout(10):
+        async for _ in shared.watch():
+            if shared.looks > 3:
+                assert shared._task is not None
+                shared._task.cancel()
+                # The stream ends by itself; what was handed over before still comes.
+    assert shared.watchers == 0
+
+
+async def test_so_many_may_watch_and_no_more() -> None:
+    with serving(Replica()) as server:
+        url = server.url + "/twp/events"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            streams = [await session.get(url) for _ in range(WATCHERS_MAX)]
+            for stream in streams:
+                assert stream.status == 200
+                assert (await stream.content.readline()).strip() == b"event: past"
+            async with session.get(url) as beyond:
+                assert beyond.status == 503
+                assert int(beyond.headers["Retry-After"]) > 0
+                assert f"{WATCHERS_MAX} watchers" in (await beyond.json())["error"]
+            streams.pop().close()
+            async with asyncio.timeout(10):
+                while True:
+                    async with session.get(url) as again:
+                        if again.status == 200:
+                            break
+                    await asyncio.sleep(0.05)
+            for stream in streams:
+                stream.close()
+
+
+async def test_one_too_many_on_its_way_is_told_so() -> None:
+    async def look() -> dict[str, Any]:
+        return {}
+
+    shared = Broadcast(look, lambda: False, every_s=0.001)
+    streams = [shared.watch() for _ in range(WATCHERS_MAX)]
+    for stream in streams:
+        await anext(stream)
+    assert [event async for event in shared.watch()] == [
+        f'event: error\ndata: {{"error": "{FULL}"}}\n\n'
+    ]
+    for stream in streams:
+        await stream.aclose()

@@ -52,6 +52,9 @@ def test_it_is_frozen() -> None:
         ("h_max_tokens", -1),
         ("queue_ref", 0),
         ("l_min_ms", 0),
+        ("l_min_ms", 1e-7),
+        ("h0_tokens", 1e300),
+        ("kv_horizon_steps", 10**400),
         ("b0", 0),
         ("alpha_ms", -0.1),
         ("sigma_ref", 1),
@@ -150,3 +153,8 @@ def test_clamps_that_the_chosen_law_allows_are_taken() -> None:
 def test_it_survives_the_way_to_another_process() -> None:
     config = TwpConfig(gamma=0.2, h0_tokens=500.0, forced_per_step=None, evidence={"a": [1]})
     assert TwpConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_an_unusable_step_model_is_refused_with_the_configuration() -> None:
+    with pytest.raises(ValidationError, match=r"step model cannot be used: l_min_ms = 2e\+12"):
+        TwpConfig(c_ms=2e12, prefill_ms_per_token=0.02)

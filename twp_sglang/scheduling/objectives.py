@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from twp_sglang.config import TwpConfig
-from twp_sglang.objective_values import AUTO, Objective
+from twp_sglang.objective_values import AUTO, LARGEST_MS, SMALLEST_MS, Objective
 from twp_sglang.scheduling.sample import StepSample
 
 LOW_ROWS = 4
@@ -147,4 +147,5 @@ def _resolved(field: str, stated: Objective, multiple: float, baseline: Lowest) 
         return stated
     if baseline.value is None:
         return float(TwpConfig.model_fields[field].default)
-    return multiple * baseline.value
+    # Within what may be stated: a model whose units are wrong must not make one beyond it.
+    return min(max(multiple * baseline.value, SMALLEST_MS), LARGEST_MS)

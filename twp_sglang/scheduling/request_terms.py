@@ -43,12 +43,17 @@ def terms_of(custom_params: Any) -> RequestTerms:
     terms = custom_params.get(KEY)
     if not isinstance(terms, Mapping):
         return NO_TERMS
-    client = terms.get("client")
     return RequestTerms(
-        client[:CLIENT_KEPT_CHARACTERS] if isinstance(client, str) else "",
+        _name(terms.get("client")),
         _positive(terms.get("itl_slo_ms")),
         _positive(terms.get("ttft_slo_ms")),
     )
+
+
+def _name(value: Any) -> str:
+    name = value[:CLIENT_KEPT_CHARACTERS] if isinstance(value, str) else ""
+    # Names reach logs and traces, where a line end or a lone surrogate does harm.
+    return name if name.isprintable() else ""
 
 
 def _positive(value: Any) -> float | None:

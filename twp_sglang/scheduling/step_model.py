@@ -10,6 +10,7 @@ go beyond twice what it has seen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 from controllers.laws.base import LawSample
@@ -79,13 +80,25 @@ class OnlineStepModel:
         self._bound = ChunkBound()
         self._adopt(given or _first_guess(self._slo_ms))
 
-    def reconfigure(self, config: TwpConfig) -> None:
-        """Take another configuration. Where the model is not given, before or after, what was
-        learned stays.
+    def reconfigured(self, config: TwpConfig, itl_slo_ms: float) -> OnlineStepModel:
+        """This model under another configuration and objective, ms, for :meth:`become`; this one
+        stays as it is. Where the model is not given, before or after, what was learned stays.
 
         Raises:
-            ValueError: the model cannot be used; nothing has changed.
+            ValueError: the model cannot be used.
         """
+        other = copy(self)
+        other._calibration = copy(self._calibration)
+        other._take(config)
+        if itl_slo_ms != other._slo_ms:
+            other.objective_changed(itl_slo_ms)
+        return other
+
+    def become(self, other: OnlineStepModel) -> None:
+        """Take all of ``other``, which :meth:`reconfigured` made and nobody else uses."""
+        vars(self).update(vars(other))
+
+    def _take(self, config: TwpConfig) -> None:
         given = config.step_model()
         present = self.model if self._calibration is None else None
         if given != present:

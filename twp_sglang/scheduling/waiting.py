@@ -168,6 +168,12 @@ class WaitingQueue:
         used = len(self._rows)
         return Columns._make(column[:used] for column in self._columns)
 
+    def outside(self, rows: NDArray[np.int64]) -> list[RequestInfo]:
+        """The fresh requests that stand in none of ``rows``, in the order of theirs."""
+        left = self._columns.alive[: len(self._rows)].copy()
+        left[rows] = False
+        return self.pick(np.flatnonzero(left))
+
     def pick(self, rows: NDArray[np.intp]) -> list[RequestInfo]:
         """The requests in ``rows``, in that order; the rows must be alive."""
         line = self._rows

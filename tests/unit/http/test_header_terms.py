@@ -153,6 +153,9 @@ def test_custom_params_of_another_shape_are_left_for_sglang() -> None:
         ({"ttft_slo": 5}, ["ttft_slo", "did you mean ttft_slo_ms"]),
         ({"client": 5}, ["client", "text"]),
         ({"client": "x" * 200}, ["client", "128"]),
+        ({"client": "a\nb\x1b[2J\ud800"}, ["client", r"'a\nb\x1b[2J\ud800'", "printable"]),
+        ({"a\nb": 1}, [r"a\nb"]),
+        ([0] * 9000, ["more)"]),
     ],
 )
 def test_terms_in_the_body_are_checked_too(terms: Any, words: list[str]) -> None:
@@ -160,3 +163,5 @@ def test_terms_in_the_body_are_checked_too(terms: Any, words: list[str]) -> None
         checked(terms)
     for word in words:
         assert word in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400

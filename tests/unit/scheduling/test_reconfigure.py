@@ -223,3 +223,21 @@ def test_a_field_said_to_change_nothing_changes_nothing(policy: PolicyName, name
         assert not changes
     elif policy == "slo" and name not in NOT_SEEN_ALONE:
         assert changes
+
+
+@pytest.mark.parametrize("place", ["step_model.PredictiveLaw", "step_model._first_guess"])
+def test_what_the_step_model_refuses_changes_nothing(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = config(policy="slo", itl_slo_ms=50.0, graph_ceiling_rows=16)
+    policy, twin = build_policy(base), build_policy(base)
+
+    def refuses(*args: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(f"twp_sglang.scheduling.{place}", refuses)
+    other = config(policy="slo", itl_slo_ms=20.0, graph_ceiling_rows=8, late_share=0.5, b0=3)
+    for take in (policy.try_out, policy.reconfigure):
+        with pytest.raises(ValueError, match="no"):
+            take(other)
+        assert differences(policy, twin) == []

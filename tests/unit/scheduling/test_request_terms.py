@@ -25,6 +25,9 @@ def test_terms_are_read_under_their_key() -> None:
         {"twp": "team-a"},
         {"twp": {"client": 7, "itl_slo_ms": True, "ttft_slo_ms": "500"}},
         {"twp": {"itl_slo_ms": -1, "ttft_slo_ms": 0}},
+        {"twp": {"client": "a\nTWP audit: forged"}},
+        {"twp": {"client": "a\x1b[2J"}},
+        {"twp": {"client": "a\ud800"}},
         {"twp": {"itl_slo_ms": float("nan"), "ttft_slo_ms": float("inf")}},
     ],
 )

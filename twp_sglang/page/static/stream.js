@@ -25,8 +25,12 @@ export async function follow(url, on) {
         on.locked();
         return;
       }
-      if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
+      if (!answer.ok) throw new Error(await words(answer));
       await read(answer.body.getReader(), (name, data) => {
+        if (name === "error") {
+          reason = data.error;
+          return;
+        }
         pause = 1000;
         on[name]?.(data);
       });
@@ -36,6 +40,14 @@ export async function follow(url, on) {
     on.lost(reason);
     await new Promise((go) => setTimeout(go, pause));
     pause = Math.min(2 * pause, 15000);
+  }
+}
+
+async function words(answer) {
+  try {
+    return (await answer.json()).error ?? `HTTP ${answer.status}`;
+  } catch {
+    return `HTTP ${answer.status}`;
   }
 }
 

@@ -145,6 +145,13 @@ class Policy(ABC):
             ValueError: it cannot be used; nothing has changed.
         """
 
+    def try_out(self, config: TwpConfig) -> None:  # noqa: B027 - most have no settings
+        """Build all that :meth:`reconfigure` would build, and change nothing.
+
+        Raises:
+            ValueError: :meth:`reconfigure` would raise it.
+        """
+
     def remark(self, request: RequestInfo) -> str:
         """What is special about a waiting request beside its place, in words; mostly nothing."""
         return ""

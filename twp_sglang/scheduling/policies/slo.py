@@ -1,6 +1,8 @@
 """Hold the user's objectives: the step by prediction, the first token by feasibility.
 
-Experimental, not the default: docs/slo.md has formulas, results and limits.
+The default, because it kept at least as many requests within both objectives as every scheduler
+it was compared with in simulation; not yet confirmed on a GPU. docs/slo.md has formulas, results
+and limits.
 
 - Rows: admit while the predicted decode step keeps the ITL objective with a learned margin.
 - Chunk: as many prompt tokens per step as the prediction leaves, at least 32.
@@ -85,16 +87,23 @@ class Slo(Policy):
     def reconfigure(self, config: TwpConfig) -> None:
         """Another objective, model or share; what was learned and the lines stay. A model that
         is given, or no longer given, starts with gains of 1."""
-        self.model.reconfigure(config)  # the only part that can refuse
+        # All that can refuse is built before anything is set.
+        self.objectives, model = self._built(config)
+        self.model.become(model)
         assert self.overload is not None
         self.overload.reconfigure(config)
-        before = self.objectives.itl_ms
-        self.objectives.reconfigure(config)
-        if self.objectives.itl_ms != before:
-            self.model.objective_changed(self.objectives.itl_ms)
         self.lines.reconfigure(self.objectives.ttft_ms, config.late_after_ms, config.late_share)
         self._chunk_limit = config.chunk_tokens
         self.memory.reconfigure(config)
+
+    def try_out(self, config: TwpConfig) -> None:
+        """Builds objectives and model beside those in force."""
+        self._built(config)
+
+    def _built(self, config: TwpConfig) -> tuple[Objectives, OnlineStepModel]:
+        objectives = copy(self.objectives)
+        objectives.reconfigure(config)
+        return objectives, self.model.reconfigured(config, objectives.itl_ms)
 
     # ------------------------------------------------------------------- requests
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import chain
 from typing import Any
 
@@ -52,7 +53,9 @@ class Twp(Policy):
 
     def reconfigure(self, config: TwpConfig) -> None:
         """Window, latency, baseline and memory threshold go on from where they are."""
-        self.window.reconfigure(config)  # the only part that can refuse
+        # All that can refuse is built before anything is set.
+        model, (ranking, gate) = config.step_model(), _order_and_gate(config)
+        self.window.reconfigure(config)
         if self.overload is not None:
             self.overload.reconfigure(config)
         self.monitor.reconfigure(config.beta, config.b0, config.l_min_ms)
@@ -62,9 +65,14 @@ class Twp(Policy):
             config.kv_horizon_steps,
             config.kv_relax,
         )
-        self._model = config.step_model()
-        self._ranking, self._gate = _order_and_gate(config)
+        self._model, self._ranking, self._gate = model, ranking, gate
         self._forcing.reconfigure(_forced_tokens(config), config.forced_burst_tokens)
+
+    def try_out(self, config: TwpConfig) -> None:
+        """Builds the law of the window beside the one in force, and the rest anew."""
+        config.step_model()
+        _order_and_gate(config)
+        copy(self.window).reconfigure(config)
 
     def admitted(self, grant: Grant) -> None:
         """Taken; forced ones are paid for."""
