@@ -391,8 +391,8 @@ class TwpConfig(FrozenModel):
             self.step_model()
         except ValidationError as error:
             first = error.errors()[0]
+            given = "c_ms" if first["loc"] == ("l_min_ms",) and self.c_ms else first["loc"][0]
             raise ValueError(
-                f"the step model cannot be used: {first['loc'][0]} = {first['input']!r}: "
-                f"{first['msg']}"
+                f"the step model cannot be used: {given} = {first['input']:g}: {first['msg']}"
             ) from None
         return self

@@ -156,5 +156,5 @@ def test_it_survives_the_way_to_another_process() -> None:
 
 
 def test_an_unusable_step_model_is_refused_with_the_configuration() -> None:
-    with pytest.raises(ValidationError, match=r"step model cannot be used: l_min_ms = 2e\+12"):
+    with pytest.raises(ValidationError, match=r"step model cannot be used: c_ms = 2e\+12"):
         TwpConfig(c_ms=2e12, prefill_ms_per_token=0.02)
