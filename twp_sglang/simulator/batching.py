@@ -211,9 +211,12 @@ class Batcher:
         if chosen is not None:
             page = self.pool.page_size
             # Less than a page would not move a prompt at all.
-            return min(chunk, max(page, chosen // page * page))
-        # With nobody decoding there is nobody to protect.
-        return min(chunk, while_decoding) if running and while_decoding else chunk
+            bound: int | None = max(page, chosen // page * page)
+        else:
+            # With nobody decoding there is nobody to protect.
+            bound = while_decoding if running else None
+        self.driver.step_chunk = bound if running else None
+        return min(chunk, bound) if bound else chunk
 
     def _admit(self, request: LiveRequest, hit_tokens: int) -> None:
         rows = self.rows

@@ -88,6 +88,8 @@ class PolicyDriver:
         # Of the pass under way.
         self._decision: Decision | None = None
         self._grants: dict[LiveRequest, Grant] = {}
+        self.step_chunk: int | None = None
+        """TWP's bound on the prompt tokens of this step; None where nobody decodes."""
         self._load: ActiveLoad | None = None
         self._admissions: list[AdmissionRecord] = []
         self._admitted = 0
@@ -359,17 +361,18 @@ class PolicyDriver:
             sample_step=self._newest_sample_step,
             admitted=self._admitted,
             forced=self._forced_now,
-            closed=self._closed(),
+            closed=self._closed(prefill_tokens),
             admissions=tuple(self._admissions),
             would_admit=len(decision.grants) if decision is not None and watched else None,
         )
 
-    def _closed(self) -> str:
+    def _closed(self, prefill_tokens: int) -> str:
         """Why somebody still waits, in the words of the trace."""
         if not self.waiting:
             return ""
         if self._decision is None or self._grants:
-            return "engine"
+            full = self.step_chunk is not None and prefill_tokens >= self.step_chunk
+            return "chunk" if full else "engine"
         return self._decision.closed
 
 
