@@ -114,6 +114,7 @@ def _serve(asked: options.Options) -> int:
         return EXIT_USAGE
 
     from sglang.srt.plugins import load_plugins
+    from sglang.srt.plugins.hook_registry import HookRegistry
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
@@ -125,6 +126,8 @@ def _serve(asked: options.Options) -> int:
         print(f"twp: {error}", file=sys.stderr)
         return EXIT_USAGE
     load_plugins()
+    # SGLang's own command has loaded them before it asks for a backend, and loads none twice.
+    HookRegistry.apply_hooks()
     try:
         engine_argv = emulation.with_model(asked.engine_argv) if emulates else asked.engine_argv
     except OSError as error:
