@@ -39,6 +39,7 @@ from twp_sglang.scheduling.load import ActiveLoad
 from twp_sglang.scheduling.memory_guard import CAUTIOUS_FROM, MemoryGuard
 from twp_sglang.scheduling.objectives import Objectives
 from twp_sglang.scheduling.overload import Overload
+from twp_sglang.scheduling.pass_sums import decoding_rows, kv_held, longest_row
 from twp_sglang.scheduling.policies.base import GRANTS_PER_PASS, Policy, Signals
 from twp_sglang.scheduling.preemption import makes_way, without
 from twp_sglang.scheduling.prefill_rate import PrefillRate
@@ -197,11 +198,11 @@ class Slo(Policy):
             return NOBODY_WAITS
         if self.turns is not None and self.turns.look_due(view.pass_index):
             self.turns.served_rows(view.rows())
-        kv = _kv_held(view)
+        kv = kv_held(view)
         waiting = len(queue)
         slo_ms = self.objectives.itl_ms
         tightest = self.row_objectives.tightest(view, slo_ms)
-        longest = partial(_longest_row, view)
+        longest = partial(longest_row, view)
         open_to_rows = view.batch == 0 or self.model.admits(
             view.batch, kv, waiting, tightest, longest
         )
@@ -309,7 +310,7 @@ class Slo(Policy):
         """Retracted requests, then by the lines, as they would be drawn up now."""
         # An order notes whom it found late, for the end of its pass; a question is no pass.
         lines = copy(self.lines)
-        return [*self._returning(), *self._order(view, _kv_held(view), lines)]
+        return [*self._returning(), *self._order(view, kv_held(view), lines)]
 
     def remark(self, request: RequestInfo) -> str:
         """Whether it stands in the late line."""
@@ -332,21 +333,21 @@ class Slo(Policy):
         )
 
     def _order(self, view: PassView, kv_tokens: int, lines: TtftLines) -> Iterator[RequestInfo]:
-        rate = self.rate.tokens_per_ms(self.model.prompt_rate(_decoding(view), kv_tokens))
+        rate = self.rate.tokens_per_ms(self.model.prompt_rate(decoding_rows(view), kv_tokens))
         # The first token comes with the result of the step that ends the prompt.
         start = view.now_ms + (self._step_ms or 0.0) + view.owed_prompt_tokens / rate
         return lines.order(start, view.now_ms, rate)
 
     def chunk_tokens(self, view: PassView) -> int | None:
         """Prompt tokens whose predicted step keeps the objective, and no more than pay."""
-        return self._chunk(view, _kv_held(view))
+        return self._chunk(view, kv_held(view))
 
     def _chunk(self, view: PassView, kv_tokens: int) -> int:
-        decoding = _decoding(view)
+        decoding = decoding_rows(view)
         waiting = self.lines.waiting_tokens + view.owed_prompt_tokens
         goal = self.row_objectives.tightest(view, self.objectives.itl_ms)
         chunk = self.model.chunk_tokens(
-            decoding, kv_tokens, waiting, view.now_ms, goal, partial(_longest_row, view)
+            decoding, kv_tokens, waiting, view.now_ms, goal, partial(longest_row, view)
         )
         if self._chunk_limit is not None and decoding > 0:
             chunk = min(chunk, self._chunk_limit)
@@ -391,18 +392,3 @@ class Slo(Policy):
             **({} if self.turns is None else self.turns.snapshot()),
             **self.model.snapshot(),
         }
-
-
-def _longest_row(view: PassView) -> int:
-    """KV tokens of the active request that holds most."""
-    return int(view.rows().held_tokens.max(initial=0))
-
-
-def _kv_held(view: PassView) -> int:
-    """KV tokens held now: what chunked requests owe is promised, not held."""
-    return max(0, view.kv_capacity_tokens - view.kv_free_tokens - view.owed_prompt_tokens)
-
-
-def _decoding(view: PassView) -> int:
-    """Rows that decode in the step: the chunked request does not."""
-    return max(0, view.batch - (view.owed_prompt_tokens > 0))
