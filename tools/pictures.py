@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from controllers.trace_reader import FloatArray, StepTrace, read_step_trace
+from tools.marked_section import renewed
 from tools.structure import ROOT
 from twp_sglang.simulator.command import main as simulate
 from twp_sglang.step_profiles import named_profile
@@ -185,11 +186,7 @@ def updated(document: str, found: dict[str, Run]) -> str:
     Raises:
         ValueError: the markers are missing.
     """
-    head, begin, rest = document.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{DOCUMENT}: the markers {BEGIN} and {END} are missing")
-    return f"{head}{BEGIN}\n\n{table(found)}\n\n{END}{tail}"
+    return renewed(document, DOCUMENT, BEGIN, END, f"\n\n{table(found)}\n\n")
 
 
 def main(argv: list[str] | None = None) -> int:

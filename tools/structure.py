@@ -10,6 +10,8 @@ import ast
 import sys
 from pathlib import Path
 
+from tools.marked_section import renewed
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "structure.md"
 PACKAGES = ("controllers", "twp_sglang", "patches", "analysis", "benchmarks", "tools")
@@ -50,11 +52,7 @@ def updated(document: str) -> str:
     Raises:
         ValueError: the markers are missing.
     """
-    head, begin, rest = document.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{DOCUMENT}: the markers {BEGIN} and {END} are missing")
-    return f"{head}{BEGIN}\n{module_list()}\n{END}{tail}"
+    return renewed(document, DOCUMENT, BEGIN, END, f"\n{module_list()}\n")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from patches import active
 from patches.contract import Hook
 from patches.sglang_0_5 import consensus, gate, ranking, refusing
 from patches.sglang_0_5.engine_view import SCHEDULER
@@ -22,15 +21,7 @@ def pull_raw_reqs(result: list[Any] | None, receiver: Any) -> list[Any] | None:
 
     The other ranks get None here, and all of it by SGLang's broadcast.
     """
-    runtime = active.steering()
-    if result is None or runtime is None:
-        return None
-    try:
-        envelope = runtime.outgoing()
-    except Exception:
-        runtime.fault("outgoing")
-        return None
-    return None if envelope is None else [*result, envelope]
+    return None if result is None else consensus.with_samples(result)
 
 
 def _with(hooks: tuple[Hook, ...], method: str, signature: str) -> tuple[Hook, ...]:

@@ -18,6 +18,11 @@ from patches.sglang_0_5.engine_view import SCHEDULER
 
 def poll_timeout_aborts(result: list[Any], scheduler: Any) -> list[Any] | None:
     """AFTER, on rank 0 only: append the samples not yet delivered."""
+    return with_samples(result)
+
+
+def with_samples(result: list[Any]) -> list[Any] | None:
+    """``result`` and the samples not yet delivered; None where there are none."""
     runtime = active.steering()
     if runtime is None:
         return None
