@@ -18,7 +18,9 @@ from tests.engine_cpu.server import Server, serving
 REQUESTS = 80
 CHANGES = 12
 """Changes of the configuration made meanwhile."""
-
+FEWEST_SAMPLES = 25
+"""A batch that takes everybody at once needs about as many decode steps as the longest answer has
+tokens, 32; how many more there are depends on the machine."""
 
 POLICY_FLAGS = {
     # A given baseline: a learned one would be skewed like the latency, and their ratio not.
@@ -64,7 +66,7 @@ def test_ranks_agree_under_clock_skew(model: Path, tmp_path: Path, policy: str) 
         state = server.twp()
         assert state["deciding"]
         assert state["fallbacks"] == 0
-        assert state["samples"] > 100
+        assert state["samples"] >= FEWEST_SAMPLES
         assert "consensus" not in _errors(server.log())
         # Each change was in force from the same pass on, on both ranks.
         assert changes == [200] * CHANGES
