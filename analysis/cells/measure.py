@@ -136,18 +136,42 @@ def _tokens_within(run: Run, span_s: float) -> float:
 
 
 def _goodput(run: Run, slo_lists: Sequence[str]) -> dict[str, dict[str, float]]:
+    done_ms = run.decode_done_ms()
+    return judged(
+        [token_times(request, done_ms) for request in run.requests],
+        [request.spec.input_tokens for request in run.requests],
+        slo_lists,
+        run.result.latency.duration_s,
+    )
+
+
+def judged(
+    times: Sequence[TokenTimes],
+    prompt_tokens: Sequence[int],
+    slo_lists: Sequence[str],
+    duration_s: float,
+) -> dict[str, dict[str, float]]:
+    """Goodput by list of objectives, of a simulation or of a client's records.
+
+    Args:
+        times: one per request.
+        prompt_tokens: their prompt lengths, in the same order.
+        slo_lists: lists of objectives, each judged by itself.
+        duration_s: of the run.
+
+    Returns:
+        For each list ``fraction`` of the requests that met it, ``tight_fraction`` with limits
+        of :data:`TIGHT`, ``rps`` of them, and ``long_fraction`` among the longest prompts.
+    """
     if not slo_lists:
         return {}
     lists = {text: parse_slos(text) for text in slo_lists}
-    done_ms = run.decode_done_ms()
-    times = [token_times(request, done_ms) for request in run.requests]
     values = {
         metric: np.array([_value(one, metric) for one in times])
         for metric in {slo.metric for slos in lists.values() for slo in slos}
     }
-    prompts = np.array([request.spec.input_tokens for request in run.requests])
+    prompts = np.array(prompt_tokens)
     long_ones = np.argsort(-prompts, kind="stable")[: max(1, round(LONG_SHARE * len(prompts)))]
-    duration_s = run.result.latency.duration_s
     goodput = {}
     for text, slos in lists.items():
         met, tight = (
