@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -16,6 +16,7 @@ from analysis.machine_run.results_folder import FolderError
 from analysis.machine_run.run import run_to_end
 from analysis.machine_run.settings import Platform, RunSettings
 from twp_sglang.benchmarking.slo_argument import parse_slos
+from twp_sglang.one_line_parser import OneLineParser
 from twp_sglang.profiling.model_shape import ShapeError, shape_names
 
 PROG = "python -m analysis.flashinfer_run"
@@ -30,14 +31,9 @@ was measured is kept); 130 stopped
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{PROG}: error: {message} (see --help)\n")
-
-
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> OneLineParser:
     """The command line, without what stands after ``--``."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog=PROG,
         description="Measure step times, calibrate, serve a burst under stock scheduling, static "
         "settings, the paper's law and a tuned loop, identify and tune between, and write one "

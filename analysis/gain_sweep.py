@@ -45,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        print(f"{parser.prog}: error: {place}: {first['msg']}", file=sys.stderr)
+        print(f"{parser.short_name}: error: {place}: {first['msg']}", file=sys.stderr)
         return 2
     except (OptionsError, ValueError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        print(f"{parser.short_name}: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{parser.prog}: stopped; the same command goes on from here", file=sys.stderr)
+        print(f"{parser.short_name}: stopped; the same command goes on from here", file=sys.stderr)
         return 130
     return 1 if failed else 0
 

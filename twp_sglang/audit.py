@@ -27,13 +27,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from controllers.step_trace import Admission, Step
 from controllers.trace_reader import TraceError, read_step_trace
 from twp_sglang.config import TwpConfig
+from twp_sglang.one_line_parser import OneLineParser
 from twp_sglang.scheduling.laws import build_law, clamps_of
 
 EXAMPLES_SHOWN = 3
@@ -292,17 +293,9 @@ def _examples(found: Audit, kind: str) -> list[str]:
     return matching[:EXAMPLES_SHOWN]
 
 
-class _Parser(argparse.ArgumentParser):
-    """One message for a wrong command line, as for everything else that is wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"audit: {message}", file=sys.stderr)
-        sys.exit(2)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Command line; see the module's text."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog="python -m twp_sglang.audit",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

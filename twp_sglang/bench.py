@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = shlex.join(["python", "-m", "twp_sglang.bench", *arguments_given])
         return asyncio.run(run(settings_from(arguments), console, command))
     except (RunError, ValueError, OSError) as error:
-        print(f"{parser.prog} {arguments.command}: error: {error}", file=sys.stderr)
+        print(f"{parser.short_name} {arguments.command}: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted before anything was measured", file=sys.stderr)

@@ -16,6 +16,7 @@ from rich.console import Console
 from twp_sglang.config import POLICY_NAMES
 from twp_sglang.demonstration.run import EXIT_INTERRUPTED, EXIT_USAGE, DemoError, run
 from twp_sglang.demonstration.settings import DemoSettings
+from twp_sglang.one_line_parser import OneLineParser
 
 _PROG = "python -m twp_sglang.demo"
 
@@ -25,15 +26,9 @@ Everything after -- goes to launch_server:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        """Exit 2 with one message, without the usage that would bury it."""
-        self.exit(2, f"{_PROG}: error: {message} (see --help)\n")
-
-
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> OneLineParser:
     """The command line."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog=_PROG,
         description="Serve SmolLM2-135M-Instruct with stock SGLang under Token Window Pacing, send "
         "it a burst of grade-school maths questions, show the answers and the window as they "

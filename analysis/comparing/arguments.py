@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import NoReturn
 
 from analysis.cells.traffic import NAMES
 from analysis.comparing.contenders import CATALOGUE, LEFT_OUT
+from twp_sglang.one_line_parser import OneLineParser
 from twp_sglang.step_profiles import profile_names
 
 _EPILOG = """\
@@ -21,17 +21,9 @@ is missing. Terms, choices and how to read the figures: docs/analysis.md.
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """Exits 2 with one message, without the usage that would bury it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print ``message`` and exit with status 2."""
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-def build_parser() -> Parser:
+def build_parser() -> OneLineParser:
     """The parser; ``vars`` of its result are the names used by the command."""
-    parser = Parser(
+    parser = OneLineParser(
         prog="python -m analysis.compare",
         description="Schedulers side by side in the simulator, each tuned on one half of the "
         "traffic and measured on the other.",

@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 from analysis.cells.traffic import NAMES
-from analysis.comparing.arguments import Parser, count, not_negative, positive
+from analysis.comparing.arguments import count, not_negative, positive
 from analysis.sweeping.backends import METRICS
 from analysis.sweeping.grid import AXES
+from twp_sglang.one_line_parser import OneLineParser
 
 BACKENDS = ("simulator", "emulated", "server")
 
@@ -31,9 +32,9 @@ The same command goes on where it was stopped. How to read the figures: docs/ana
 """
 
 
-def build_parser() -> Parser:
+def build_parser() -> OneLineParser:
     """The parser; ``vars`` of its result are the names used by the command."""
-    parser = Parser(
+    parser = OneLineParser(
         prog="python -m analysis.gain_sweep",
         description="Gains, clamps and chunk of the token window over a grid, with the boundary "
         "of stability that control theory predicts.",

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -25,6 +25,7 @@ from twp_sglang.benchmarking.settings import (
     WorkloadName,
 )
 from twp_sglang.benchmarking.slo_argument import parse_slos
+from twp_sglang.one_line_parser import OneLineParser
 
 _EXAMPLES = """\
 examples:
@@ -40,14 +41,6 @@ examples:
     python -m twp_sglang.bench run --api openai-chat --url http://127.0.0.1:8000 \\
         --workload gsm8k --requests 50 --rate 1 --json other.json
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """Exits 2 with one message, without the usage that would bury it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print ``message`` and exit with status 2."""
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -98,9 +91,9 @@ def _tokenizer(text: str) -> str | None:
     return None if text == "none" else text
 
 
-def build_parser() -> Parser:
+def build_parser() -> OneLineParser:
     """The parser of ``python -m twp_sglang.bench``."""
-    parser = Parser(
+    parser = OneLineParser(
         prog="python -m twp_sglang.bench",
         description="Open-loop load generator: replays a workload, records every token's time.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from controllers.models import LengthLaw
 from twp_sglang.calibration.errors import usage
 from twp_sglang.calibration.settings import CalibrationSettings, H0Rule, SourceChoice
+from twp_sglang.one_line_parser import OneLineParser
 
 PROG = "python -m twp_sglang.calibrate"
 
@@ -29,17 +30,9 @@ exit status: 0 measured; 1 measured in part or not at all; 2 something to change
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """Exits 2 with one message, without the usage that would bury it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print ``message`` and exit with status 2."""
-        self.exit(2, f"calibrate: {message} (see {self.prog} --help)\n")
-
-
-def build_parser() -> Parser:
+def build_parser() -> OneLineParser:
     """The parser of everything before ``--``."""
-    parser = Parser(
+    parser = OneLineParser(
         prog=PROG,
         description="Measure the decode step time over the batch size and the cost of prefill, "
         "and write the profile that launch_server takes with --twp-profile.",

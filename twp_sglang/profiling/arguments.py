@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from twp_sglang.one_line_parser import OneLineParser
 from twp_sglang.profiling.model_shape import shape_names
 from twp_sglang.profiling.settings import Backend, Device, Dtype, Graphs, ProfileSettings
 
@@ -25,17 +26,9 @@ was measured by then is kept)
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """Exits 2 with one message, without the usage that would bury it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print ``message`` and exit with status 2."""
-        self.exit(2, f"profile_step: {message} (see {self.prog} --help)\n")
-
-
-def build_parser() -> Parser:
+def build_parser() -> OneLineParser:
     """The parser."""
-    parser = Parser(
+    parser = OneLineParser(
         prog=PROG,
         description="Time decode, mixed and prefill steps of a decoder with random weights, and "
         "fit the step model that the simulator and the emulated engine take.",
