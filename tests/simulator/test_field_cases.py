@@ -27,6 +27,8 @@ from twp_sglang.workloads.request import PrefixBlock, Request
 
 A100 = "a100-llama31-8b"
 BOTH = ("twp", "slo")
+TWP_DECIDES = ("fcfs", "priority", "dynamic-batch", "twp", "slo")
+ALL = ("off", "observe", *TWP_DECIDES)
 
 
 def mixed(**fields: Any) -> EngineSettings:
@@ -284,7 +286,7 @@ def test_08_declared_limits_far_above_the_answers_start_no_loop() -> None:
 # 9 ---------------------------------------------------------------------- impossible request
 
 
-@pytest.mark.parametrize("policy", ["off", "fcfs", "priority", "dynamic-batch", "twp", "slo"])
+@pytest.mark.parametrize("policy", ALL)
 def test_09_a_request_that_can_never_fit_is_refused_at_once(policy: str) -> None:
     workload = [Request(0.0, 100, 50), Request(0.1, 9000, 2000), Request(0.2, 100, 50)]
     run = serve(workload, policy, engine=settings(kv_tokens=10_000))
@@ -296,7 +298,7 @@ def test_09_a_request_that_can_never_fit_is_refused_at_once(policy: str) -> None
 # 10 ----------------------------------------------------------------------------- overload
 
 
-@pytest.mark.parametrize("policy", ["off", "fcfs", "priority", "dynamic-batch", "twp", "slo"])
+@pytest.mark.parametrize("policy", ALL)
 def test_10_under_overload_every_request_is_answered(policy: str) -> None:
     """128 running, 96 queued, 3,000 requests a minute: nobody may be left hanging."""
     workload = [Request(0.02 * i, 800, 400) for i in range(1500)]
@@ -332,7 +334,7 @@ def _four_long_then(priority: int, policy: str, *, preemption: bool) -> Run:
     return serve(workload, policy, engine=engine, config={"h0_tokens": 20_000.0})
 
 
-@pytest.mark.parametrize("policy", ["off", "fcfs", "twp", "slo"])
+@pytest.mark.parametrize("policy", ALL)
 def test_12_high_priority_waits_a_bounded_time_when_preemption_is_on(policy: str) -> None:
     """Four slots of long low-priority decodes, one high-priority arrival."""
     run = _four_long_then(20, policy, preemption=True)
@@ -342,7 +344,7 @@ def test_12_high_priority_waits_a_bounded_time_when_preemption_is_on(policy: str
     assert ttft_s(_four_long_then(20, policy, preemption=False), 4) > 20.0
 
 
-@pytest.mark.parametrize("policy", ["off", "fcfs", "twp", "slo"])
+@pytest.mark.parametrize("policy", ALL)
 def test_12_equal_priorities_never_swap(policy: str) -> None:
     assert _four_long_then(0, policy, preemption=True).result.preemptions == 0
 
@@ -363,44 +365,25 @@ def test_12_where_the_objective_and_not_the_slots_is_full_a_row_makes_way_too() 
     assert waits[False] > 10.0
 
 
-def test_12_a_stream_of_high_priorities_does_not_preempt_the_same_request_for_ever() -> None:
-    """Two a second, each taking a slot for a second: by its doubling protection a request is
-    preempted a handful of times, and everybody ends."""
+def _stream_of_high_priorities(policy: str) -> Run:
+    """Two a second, each taking one of two slots for a second; two long answers in between."""
     workload = [Request(0.0, 100, 1000)] * 2
     workload += [Request(1.0 + 0.5 * i, 100, 80, priority=20) for i in range(120)]
     engine = mixed(max_running_requests=2, priority_preemption=True)
-    for policy in ("slo", "fcfs"):
-        run = serve(workload, policy, engine=engine, config={"h0_tokens": 20_000.0})
-        assert run.result.latency.completed == 122
-        infos = [request.info for request in run.requests[:2]]
-        assert all(info is not None and 1 <= info.preemptions <= 6 for info in infos)
+    return serve(workload, policy, engine=engine, config={"h0_tokens": 20_000.0})
 
 
-# Beside the twelve: forcing ----------------------------------------------------------------
+@pytest.mark.parametrize("policy", TWP_DECIDES)
+def test_12_a_stream_of_high_priorities_does_not_preempt_the_same_request_for_ever(
+    policy: str,
+) -> None:
+    """By its doubling protection a request is preempted a handful of times, and everybody ends."""
+    run = _stream_of_high_priorities(policy)
+    assert run.result.latency.completed == 122
+    infos = [request.info for request in run.requests[:2]]
+    assert all(info is not None and 1 <= info.preemptions <= 6 for info in infos)
 
 
-def _after_a_burst(**config: Any) -> float:
-    """Median TTFT, s, of the fourth minute at 70 % load with the throughput falling beyond 8
-    rows; in the first, four times the load for 300 steps."""
-    rng = np.random.default_rng(2)
-    rate = 0.7 * 8 / 0.043 / 100
-    workload: list[Request] = []
-    now = 0.0
-    while now < 240.0:
-        now += rng.exponential(1 / (4 * rate if 20.0 < now < 33.5 else rate))
-        prompt, output = int(rng.integers(50, 400)), int(rng.integers(20, 180))
-        workload.append(Request(now, prompt, output))
-    model = affine(l_min_ms=43.0, b0=8, alpha_ms=10.75, prefill_ms_per_token=0.05)
-    config = {"l_min_ms": 43.0, "b0": 8, "h0_tokens": 300.0, "t_max_steps": 100, **config}
-    run = serve(workload, "twp", engine=mixed(kv_tokens=200_000), model=model, config=config)
-    last = [index for index, one in enumerate(workload) if one.arrival_s > 180.0]
-    return float(np.median([ttft_s(run, index) for index in last]))
-
-
-def test_forcing_within_its_budget_lets_an_overloaded_engine_recover() -> None:
-    assert _after_a_burst() < 10.0
-
-
-def test_unlimited_forcing_keeps_it_overloaded() -> None:
-    assert _after_a_burst(forced_per_step=None) > 40.0
-    assert _after_a_burst(forced_tokens_per_step=None) > 40.0
+@pytest.mark.parametrize("policy", ["off", "observe"])
+def test_12_stock_preempts_the_same_request_over_and_over(policy: str) -> None:
+    assert _stream_of_high_priorities(policy).result.preemptions > 60
