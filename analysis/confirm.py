@@ -39,16 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        print(f"{parser.prog}: error: {place}: {first['msg']}", file=sys.stderr)
+        print(f"{parser.short_name}: error: {place}: {first['msg']}", file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        print(f"{parser.short_name}: error: {error}", file=sys.stderr)
         return 2
     except ConfirmationError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(f"{parser.short_name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{parser.prog}: stopped; the same command goes on from here", file=sys.stderr)
+        print(f"{parser.short_name}: stopped; the same command goes on from here", file=sys.stderr)
         return 130
     return 0
 

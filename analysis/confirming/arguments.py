@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from analysis.comparing.arguments import Parser, count, not_negative, positive
+from analysis.comparing.arguments import count, not_negative, positive
+from twp_sglang.one_line_parser import OneLineParser
 
 _EPILOG = """\
 example, about eight minutes:
@@ -19,9 +20,9 @@ stretch. The same command goes on where it was stopped.
 """
 
 
-def build_parser() -> Parser:
+def build_parser() -> OneLineParser:
     """The parser; ``vars`` of its result are the names used by the command."""
-    parser = Parser(
+    parser = OneLineParser(
         prog="python -m analysis.confirm",
         description="One cell of analysis.compare on the emulated engine: stock SGLang, real HTTP, "
         "real clients, step times of a model.",
