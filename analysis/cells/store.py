@@ -11,13 +11,13 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import controllers
 import twp_sglang
 from analysis.cells.measure import Metrics, Task
 from analysis.cells.traffic import files
+from twp_sglang.line_file import LineFile
 
 _CODE = (
     (controllers, ("laws", "models")),
@@ -75,7 +75,7 @@ def task_key(task: Task) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
 
 
-class ResultFile:
+class ResultFile(LineFile):
     """Appends results and knows those of earlier runs. A context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,6 @@ class ResultFile:
             ValueError: the file holds something else.
             OSError: it cannot be read or written.
         """
-        self.path = path
         self.known: dict[str, Metrics] = {}
         whole = b""
         if path.exists():
@@ -102,22 +101,11 @@ class ResultFile:
                     ) from None
             if end != len(content):
                 path.write_bytes(whole)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        super().__init__(path, "a")
 
     def add(self, key: str, what: dict[str, Any], metrics: Metrics) -> None:
         """Keep a result; it is on disk when this returns."""
         self.known[key] = metrics
         row = {"key": key, **what, "metrics": metrics}
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._write(json.dumps(row, allow_nan=False))
         self._file.flush()
-
-    def __enter__(self) -> ResultFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()

@@ -11,12 +11,12 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from controllers.laws.base import FrozenModel
 from controllers.step_trace import Header
 from twp_sglang.atomic_write import write_text
+from twp_sglang.line_file import LineFile
 from twp_sglang.profiling.correctness import Agreement
 from twp_sglang.profiling.fitting import StepFit, error_percent
 from twp_sglang.profiling.machine import MachineRecord
@@ -52,7 +52,7 @@ class Findings(FrozenModel):
     parts: Parts | None = None
 
 
-class StepTraceFile:
+class StepTraceFile(LineFile):
     """The step trace; every line is on its way to the disk when :meth:`add` returns."""
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -62,8 +62,8 @@ class StepTraceFile:
             OSError: it cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = path.open("w", encoding="utf-8")
-        self._file.write(header.model_dump_json(by_alias=True) + "\n")
+        super().__init__(path, "w")
+        self._write(header.model_dump_json(by_alias=True))
         self._file.flush()
         self._step, self._t_ms = 0, 0.0
 
@@ -89,21 +89,10 @@ class StepTraceFile:
                 forced=0,
                 closed="",
             )
-            self._file.write(record.line() + "\n")
+            self._write(record.line())
             self._step += 1
             self._t_ms += duration
         self._file.flush()
-
-    def __enter__(self) -> StepTraceFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
 
 
 def header(shape: ModelShape, backend: str, machine: MachineRecord, kv_tokens: int) -> Header:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 
 from controllers.step_trace import Header
 from twp_sglang.config import TwpConfig
+from twp_sglang.line_file import LineFile
 from twp_sglang.simulator.settings import EngineSettings
 from twp_sglang.trace import StepRecord
 
 ENGINE_NAME = "twp-simulator"
 
 
-class StepFile:
+class StepFile(LineFile):
     """Writes one engine's records; a context manager and a
     :class:`~twp_sglang.simulator.policy_driver.StepSink`."""
 
@@ -28,26 +28,14 @@ class StepFile:
         Raises:
             OSError: it cannot be created.
         """
-        self.path = path
+        super().__init__(path, "w")
         self.written = 0
-        self._file = path.open("w", encoding="utf-8")
-        self._file.write(header.model_dump_json(by_alias=True) + "\n")
+        self._write(header.model_dump_json(by_alias=True))
 
     def put(self, record: StepRecord) -> None:
         """Write one record."""
-        self._file.write(record.line() + "\n")
+        self._write(record.line())
         self.written += 1
-
-    def __enter__(self) -> StepFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
 
 
 def header_for(settings: EngineSettings, config: TwpConfig, step_model: str) -> Header:
