@@ -107,6 +107,7 @@ def _metrics(run: Run, slo_lists: Sequence[str], span_s: float, whole_half: bool
         "failed": sum(result.failed.values()),
         "steps": result.steps,
         "wall_s": round(result.wall_s, 3),
+        "itl_ms_max_unretracted": _longest_itl_ms(run),
         "goodput": _goodput(run, slo_lists),
     }
     for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "decode_gap_ms"):
@@ -119,6 +120,18 @@ def _metrics(run: Run, slo_lists: Sequence[str], span_s: float, whole_half: bool
         metrics["window_tokens_p50"] = float(np.median(windows))
         metrics["window_cv"] = float(windows.std() / windows.mean())
     return metrics
+
+
+def _longest_itl_ms(run: Run) -> float | None:
+    """The longest gap of a completed request that never lost its memory: what the scheduler's
+    steps did to it, retractions apart. None where no such request has two tokens."""
+    done_ms = run.decode_done_ms()
+    gaps = [
+        itl_ms(token_times(request, done_ms)).max(initial=0.0)
+        for request in run.requests
+        if request.status == "completed" and len(request.segments) == 1
+    ]
+    return float(max(gaps)) if any(gap > 0.0 for gap in gaps) else None
 
 
 def _tokens_within(run: Run, span_s: float) -> float:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pydantic import Field, ValidationError, model_validator
 
 from analysis.cells.machines import Machine
+from analysis.comparing.told import told_fields
 from controllers.laws.base import FrozenModel
 from twp_sglang.benchmarking.slo_argument import parse_slos
 from twp_sglang.config import TwpConfig
@@ -25,7 +26,7 @@ DERIVED = {
     "itl_target_share": "itl_target_ms: this share of the objective's ITL limit (of 100 ms "
     "where it has none)",
     "step_model": "of policy slo: 'machine' gives it the step model of the machine, as a full "
-    "calibration would; 'learned' gives it nothing",
+    "calibration would; 'learned' gives it nothing; see analysis.comparing.told for wrong ones",
 }
 
 CHUNKS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
@@ -120,9 +121,9 @@ def setting(
         elif key == "itl_target_share":
             config["itl_target_ms"] = float(value) * itl_limit_ms(slo)
         elif key == "step_model":
-            config.pop("l_min_ms", None)
-            if value == "machine" and machine.step is not None:
-                config.update(machine.step.model_dump(exclude={"kind", "b0"}))
+            for known in ("l_min_ms", "b0"):
+                config.pop(known, None)
+            config.update(told_fields(str(value), machine))
         elif key in EngineSettings.model_fields:
             # chunk_tokens is a field of both: the engine's is the one that a step obeys.
             engine[key] = value

@@ -36,6 +36,7 @@ PLAIN = (
     "itl_ms_p95",
     "itl_ms_p99",
     "itl_ms_max",
+    "itl_ms_max_unretracted",
     "decode_gap_ms_p99",
     "tpot_ms_p50",
     "e2e_ms_p50",
