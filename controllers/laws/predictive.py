@@ -221,15 +221,16 @@ class PredictiveLaw:
         kv_tokens: int,
         extra_ms: float = 0.0,
         objective_ms: float | None = None,
+        past_knee: bool = False,
     ) -> bool:
         """Whether one more row keeps the predicted decode step within the budget, and the tokens
-        per second: (B+1)/l(B+1) >= B/l(B).
+        per second: (B+1)/l(B+1) >= B/l(B). With ``past_knee`` only the former is asked.
 
         The same bound as the window's, but on the rows there are now: a window in tokens
         fixes the batch only on average, so a gate that must hold the objective step by step
         asks this as well. The newcomer's own KV is left out (it grows only as it decodes).
         """
-        if batch >= 1 and self.beyond_knee(batch + 1, kv_tokens):
+        if batch >= 1 and not past_knee and self.beyond_knee(batch + 1, kv_tokens):
             return False
         predicted = state.gain_decode * self.decode_ms(batch + 1, kv_tokens) + extra_ms
         return predicted <= self.budget_ms(state, objective_ms)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_NOTHING = 1e-9
+"""A value below it is held by nothing: its square would leave no room in a float."""
+
 
 class Moments:
     """Normal equations of ``size`` unknowns, gathered equation by equation."""
@@ -30,13 +33,38 @@ class Moments:
                 self.vector[i] += left * value
         self._square += value * value
 
+    def extended(
+        self, equations: Sequence[tuple[Sequence[float], float]], column: Sequence[float]
+    ) -> Moments:
+        """These equations with one unknown more, in a fifth of the time of adding them anew.
+
+        Args:
+            equations: terms and value of each that was added, in that order.
+            column: what the new unknown has in each.
+        """
+        size = self.size
+        other = Moments(size + 1)
+        for i in range(size):
+            other.matrix[i][:size] = self.matrix[i]
+        other.vector[:size] = self.vector
+        other._square = self._square
+        last = other.matrix[size]
+        places = range(size)
+        for (terms, value), entry in zip(equations, column, strict=True):
+            if entry:
+                for j in places:
+                    last[j] += entry * terms[j]
+                last[size] += entry * entry
+                other.vector[size] += entry * value
+        return other
+
     def hold(self, place: int, at: float, weight: float) -> None:
         """Hold an unknown at ``at`` with the weight of so much of an equation whose value it
         would be alone."""
         if self._data_matrix is None:
             self._data_matrix = [row[:] for row in self.matrix]
             self._data_vector = self.vector[:]
-        if at > 0:
+        if at > _NOTHING:
             self.matrix[place][place] += weight / (at * at)
             self.vector[place] += weight / at
 
@@ -55,7 +83,8 @@ class Moments:
 def non_negative(moments: Moments) -> list[float] | None:
     """The solution with no unknown below 0, by leaving out the most negative one at a time;
     None where the equations determine nothing."""
-    used = list(range(moments.size))
+    # Those in no equation first: with two of them, leaving out any single one helps nothing.
+    used = [place for place in range(moments.size) if moments.matrix[place][place] > 0.0]
     while used:
         solved = _solve(moments, used)
         if solved is None:

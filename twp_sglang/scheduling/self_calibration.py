@@ -6,14 +6,14 @@ with all terms at least 0. Steps are gathered in buckets (a quarter of an octave
 in prompt tokens, an octave in KV), and every bucket counts once however often it was visited.
 That is what keeps the fit sound in closed loop: a controller that holds the step constant
 visits a few buckets over and over, and an ordinary least-squares fit would forget all others.
-For the same reason the fit is made at fixed counts of samples and then stands; drift after
-that is for the two gains (controllers.laws.two_gain). A saturated engine cannot redefine its
-baseline this way.
+For the same reason a fit is made at fixed counts of samples, and when a bucket that is new turns
+out other than predicted, and then stands; drift in buckets known is for the two gains
+(controllers.laws.two_gain). A saturated engine cannot redefine its baseline this way.
 
 What was never excited is held by the first guess, which counts as much as a hundredth of a
 bucket per term: a fit may be made early, and it errs on the side of the guess. ``free`` and the
-knee are searched over the edges of the buckets, and a knee is taken only where it explains
-much of what the rest leaves.
+knee are searched over the edges of the buckets, and a knee other than the guess's is taken only
+where it explains much of what the rest leaves.
 
 Pure Python arithmetic in a fixed order: tensor-parallel ranks get the same bits.
 """
@@ -27,6 +27,13 @@ from typing import NamedTuple
 from controllers.models.latency import LatencyModel
 from twp_sglang.scheduling.least_squares import Moments, non_negative
 
+SURPRISE_AT = (8, 32)
+"""Visits of a bucket at which its surprise is looked at: where single steps scatter by 10 %, the
+mean of 8 is good to 3.5 %."""
+
+SURPRISE = 0.1
+"""Mean relative error of the prediction in a bucket that calls for a fit: three times that."""
+
 FIT_AT = tuple(8 * 2**k for k in range(15))
 """Samples at which to fit: 8 (before a burst has its second step of most prompts) up to
 131,072 (an hour)."""
@@ -34,8 +41,14 @@ FIT_AT = tuple(8 * 2**k for k in range(15))
 BUCKETS_NEEDED = 3
 """Fewer show no direction at all."""
 
+BUCKETS_MOST = 256
+"""A fit runs between two steps: with so many it takes 10 to 20 ms in pure Python."""
+
 BUCKET_WEIGHT = 1.0 / 32.0
 """Memory of a bucket: a stray slow step fades."""
+
+FORGETS = 1.001
+"""Growth of a bucket's shortest step per visit: a machine twice as slow shows after 700."""
 
 OUTLIER = 4.0
 """A step this many times its bucket's mean is a pause of the process, not a sample."""
@@ -68,6 +81,16 @@ class Fit(NamedTuple):
     jump_ms: float
 
 
+class Scale(NamedTuple):
+    """The factor that makes a model right, and what it leaves."""
+
+    mean: float
+    least: float
+    """The same for the shortest steps, in which no pause is."""
+    error: float
+    """Root mean square of the relative error at the scale ``mean``."""
+
+
 _Found = tuple[float, list[float]]
 """Mean squared relative error, and the terms."""
 
@@ -75,11 +98,15 @@ _Found = tuple[float, list[float]]
 class _Bucket:
     """Means of B, KV, prompt and of the step time."""
 
-    __slots__ = ("batch", "count", "kv", "prompt", "step_ms")
+    __slots__ = ("batch", "count", "kv", "least_ms", "prompt", "step_ms", "surprise")
 
     def __init__(self) -> None:
         self.count = 0
         self.batch = self.kv = self.prompt = self.step_ms = 0.0
+        self.least_ms = math.inf
+        """Shortest step lately: no pause is in it."""
+        self.surprise = 0.0
+        """Sum of the relative errors of what was predicted for it."""
 
 
 class SelfCalibration:
@@ -88,18 +115,27 @@ class SelfCalibration:
     Args:
         guess: the model that holds what nothing excites; a term of 0 holds nothing.
         jump_rows: the only batch at which a jump is looked for; None looks everywhere.
+        free_tokens: prompt tokens per step that cost nothing, as the guess has it.
     """
 
-    def __init__(self, guess: LatencyModel, jump_rows: int | None = None) -> None:
+    def __init__(
+        self, guess: LatencyModel, jump_rows: int | None = None, free_tokens: float = 0.0
+    ) -> None:
         self.guess = guess
         self.jump_rows = jump_rows
+        self._free = free_tokens
         self._buckets: dict[tuple[int, int, int], _Bucket] = {}
         self.samples = 0
 
     def observe(
-        self, step_ms: float, batch: int, kv_tokens: int, prefill_tokens: int
+        self,
+        step_ms: float,
+        batch: int,
+        kv_tokens: int,
+        prefill_tokens: int,
+        predicted_ms: float = 0.0,
     ) -> Fit | None:
-        """Take one step."""
+        """Take one step, and what the model in force, if any, foretold for it."""
         key = (_place(batch), kv_tokens.bit_length(), _place(prefill_tokens))
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -112,33 +148,64 @@ class SelfCalibration:
         bucket.kv += weight * (kv_tokens - bucket.kv)
         bucket.prompt += weight * (prefill_tokens - bucket.prompt)
         bucket.step_ms += weight * (step_ms - bucket.step_ms)
+        bucket.least_ms = min(step_ms, FORGETS * bucket.least_ms)
         self.samples += 1
-        return self._fit() if self.samples in FIT_AT else None
+        if predicted_ms > 0.0:
+            bucket.surprise += step_ms / predicted_ms - 1.0
+        surprised = bucket.count in SURPRISE_AT and abs(bucket.surprise) > SURPRISE * bucket.count
+        return self.fit() if surprised or self.samples in FIT_AT else None
 
-    def _fit(self) -> Fit | None:
-        buckets = [self._buckets[key] for key in sorted(self._buckets)]
-        if len(buckets) < BUCKETS_NEEDED:
+    def scale_of(
+        self, model: LatencyModel, free_tokens: float, most_rows: float = math.inf
+    ) -> Scale:
+        """How far ``model`` is from what was seen in batches of up to ``most_rows``."""
+        buckets = [bucket for bucket in self._buckets.values() if bucket.batch <= most_rows]
+        pairs = [(_model_ms(model, free_tokens, bucket), bucket) for bucket in buckets]
+        mean, error = _best_scale([ms / bucket.step_ms for ms, bucket in pairs])
+        least, _ = _best_scale([ms / bucket.least_ms for ms, bucket in pairs])
+        return Scale(mean, least, error)
+
+    def fit(self) -> Fit | None:
+        """What was gathered says; None where it shows no direction at all."""
+        if len(self._buckets) < BUCKETS_NEEDED:
             return None
+        # Those visited most, in the order of their keys: alike on every rank.
+        most_visited = sorted(self._buckets, key=lambda key: (-self._buckets[key].count, key))
+        buckets = [self._buckets[key] for key in sorted(most_visited[:BUCKETS_MOST])]
+        guessed = self._guessed_knee()
         best: _Found | None = None
         free = 0.0
         most = max(bucket.prompt for bucket in buckets)
-        for candidate in FREE:
+        for candidate in sorted({*FREE, self._free}):
             if candidate and candidate >= most:
                 break
-            found = self._solve(buckets, candidate, None, 0)
+            equations = _Equations(buckets, candidate)
+            found = self._solve(equations, *(guessed or (None, 0)))
             if found is not None and (best is None or found[0] < best[0]):
-                best, free = found, float(candidate)
+                best, free, chosen = found, float(candidate), equations
         if best is None:
             return None
-        return _as_fit(*self._with_knee(buckets, best, free))
+        found, knee = self._with_knee(chosen, best, guessed)
+        return _as_fit(found, free, knee)
+
+    def _guessed_knee(self) -> tuple[int, int] | None:
+        if self.guess.alpha_ms > 0.0 and self.guess.b0 >= 1:
+            return _HINGE, round(self.guess.b0)
+        return None
 
     def _with_knee(
-        self, buckets: Sequence[_Bucket], best: _Found, free: float
-    ) -> tuple[_Found, float, tuple[int, int] | None]:
-        """The fit with the knee that explains most, if any does explain much."""
-        edges = sorted({_edge(bucket.batch) for bucket in buckets if bucket.batch >= 1})[:-1]
+        self,
+        equations: _Equations,
+        best: _Found,
+        knee: tuple[int, int] | None,
+    ) -> tuple[_Found, tuple[int, int] | None]:
+        """The fit with the knee that explains most, if any does explain much more than ``knee``,
+        with which ``best`` was found."""
+        # A jump between two buckets may lie anywhere there: the engine stays below the place
+        # that is taken, so a smaller one would never be found too small.
+        batches = [bucket.batch for bucket in equations.buckets]
+        edges = sorted({_below(batch) for batch in batches if batch >= 1})[1:]
         bound = (1.0 - KNEE_MUST_EXPLAIN) * best[0]
-        knee: tuple[int, int] | None = None
         for kind in (_JUMP, _HINGE):
             places = edges
             if kind == _JUMP and self.jump_rows is not None:
@@ -152,16 +219,34 @@ class SelfCalibration:
                         break
                     wave = range(max(0, nearest - step + 1), min(len(places), nearest + step))
                 for index in wave:
-                    found = self._solve(buckets, free, kind, places[index])
+                    found = self._solve(equations, kind, places[index])
                     if found is not None and found[0] < bound:
                         best, bound, knee, nearest = found, found[0], (kind, places[index]), index
-        return best, free, knee
+        return best, knee
 
-    def _solve(
-        self, buckets: Sequence[_Bucket], free: float, kind: int | None, rows: int
-    ) -> _Found | None:
+    def _solve(self, equations: _Equations, kind: int | None, rows: int) -> _Found | None:
         """(mean squared relative error, terms) with one knee or none."""
-        moments = Moments(_TERMS if kind is not None else _TERMS - 1)
+        moments = equations.moments(kind, rows)
+        guess = self.guess
+        moments.hold(0, guess.l_min_ms, GUESS_WEIGHT)
+        moments.hold(1, guess.a_ms, GUESS_WEIGHT)
+        moments.hold(2, guess.kappa_ms_per_token, GUESS_WEIGHT)
+        moments.hold(3, guess.prefill_ms_per_token, GUESS_WEIGHT)
+        if kind is not None and (kind, rows) == self._guessed_knee():
+            moments.hold(4, guess.alpha_ms, GUESS_WEIGHT)
+        solved = non_negative(moments)
+        if solved is None or solved[0] <= 0.0:
+            return None
+        return moments.squared_error(solved) / len(equations.buckets), solved
+
+
+class _Equations:
+    """Relative errors of the buckets as equations, for one number of free prompt tokens."""
+
+    def __init__(self, buckets: Sequence[_Bucket], free: float) -> None:
+        self.buckets = buckets
+        self._each: list[tuple[list[float], float]] = []
+        self._plain = Moments(_TERMS - 1)
         for bucket in buckets:
             scale = 1.0 / bucket.step_ms
             terms = [
@@ -170,24 +255,44 @@ class SelfCalibration:
                 bucket.kv * scale,
                 max(0.0, bucket.prompt - free) * scale,
             ]
-            if kind == _JUMP:
-                terms.append(scale if bucket.batch > rows else 0.0)
-            elif kind == _HINGE:
-                terms.append(max(0.0, bucket.batch - rows) * scale)
-            moments.add(terms, 1.0)
-        guess = self.guess
-        moments.hold(0, guess.l_min_ms, GUESS_WEIGHT)
-        moments.hold(1, guess.a_ms, GUESS_WEIGHT)
-        moments.hold(2, guess.kappa_ms_per_token, GUESS_WEIGHT)
-        moments.hold(3, guess.prefill_ms_per_token, GUESS_WEIGHT)
-        solved = non_negative(moments)
-        if solved is None or solved[0] <= 0.0:
-            return None
-        return moments.squared_error(solved) / len(buckets), solved
+            self._each.append((terms, 1.0))
+            self._plain.add(terms, 1.0)
+
+    def moments(self, kind: int | None, rows: int) -> Moments:
+        """Normal equations with a knee of ``kind`` at ``rows``, or none; nothing held yet."""
+        if kind is None:
+            return self._plain.extended(self._each, [0.0] * len(self.buckets))
+        column = []
+        for bucket, (terms, _) in zip(self.buckets, self._each, strict=True):
+            beyond = bucket.batch - rows
+            if beyond <= 0.0:
+                column.append(0.0)
+            else:
+                column.append(terms[0] if kind == _JUMP else beyond * terms[0])
+        return self._plain.extended(self._each, column)
 
 
 _TERMS = 5
 _JUMP, _HINGE = 0, 1
+
+
+def _best_scale(ratios: Sequence[float]) -> tuple[float, float]:
+    """(factor on ``ratios`` that brings them nearest to 1, root mean square of what is left)."""
+    square = sum(ratio * ratio for ratio in ratios)
+    if square <= 0.0:
+        return 1.0, 0.0
+    scale = sum(ratios) / square
+    return scale, math.sqrt(sum((scale * ratio - 1.0) ** 2 for ratio in ratios) / len(ratios))
+
+
+def _model_ms(model: LatencyModel, free_tokens: float, bucket: _Bucket) -> float:
+    return (
+        model.l_min_ms
+        + model.a_ms * bucket.batch
+        + model.alpha_ms * max(0.0, bucket.batch - model.b0)
+        + model.kappa_ms_per_token * bucket.kv
+        + model.prefill_ms_per_token * max(0.0, bucket.prompt - free_tokens)
+    )
 
 
 def _as_fit(found: _Found, free: float, knee: tuple[int, int] | None) -> Fit:
@@ -223,10 +328,10 @@ def _place(count: int) -> int:
     return 4 * shift + (below >> shift) + 1
 
 
-def _edge(batch: float) -> int:
-    """Upper edge of the bucket that holds ``batch``."""
+def _below(batch: float) -> int:
+    """Largest count below the bucket that holds ``batch``."""
     count = math.ceil(batch)
     if count <= 4:
-        return count
+        return count - 1
     shift = (count - 1).bit_length() - 3
-    return (((count - 1) >> shift) + 1) << shift
+    return ((count - 1) >> shift) << shift

@@ -1,10 +1,9 @@
 """How long the next step will take: a calibrated or learned model with an online correction.
 
 The law of :mod:`controllers.laws.predictive` predicts, corrects by two gains and learns its
-margin; here it is fed with the engine's samples and asked for rows and chunks. Without a
-profile it starts from a guess that is cautious against the objective and takes over what
-:mod:`twp_sglang.scheduling.self_calibration` finds, and until a profile is given it does not
-go beyond twice what it has seen.
+margin; here it is fed with the engine's samples and asked for rows and chunks. What replaces
+the model while serving, and how far one that was not given is believed, is told by
+:mod:`twp_sglang.scheduling.model_learning`.
 """
 
 from __future__ import annotations
@@ -18,23 +17,14 @@ from controllers.laws.predictive import PredictiveLaw, PredictiveLawConfig, Pred
 from controllers.models.latency import LatencyModel
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.graph_ceiling import GraphCeiling
+from twp_sglang.scheduling.model_learning import ModelLearning, first_guess
 from twp_sglang.scheduling.objectives import Objectives
 from twp_sglang.scheduling.prompt_pacing import ChunkBound, PromptPacing, even_chunk
 from twp_sglang.scheduling.sample import StepSample
-from twp_sglang.scheduling.self_calibration import SelfCalibration
+from twp_sglang.scheduling.self_calibration import Fit
 
 CHUNK_MAX_TOKENS = 8192
 """A stock engine's own chunk; with nobody decoding there is nobody to protect."""
-
-CHUNK_START_TOKENS = 512
-"""Chunk that the first guess takes to cost half the objective: the usual token budget of
-chunked prefill on accelerators."""
-
-ROWS_START = 32
-"""Rows that the first guess takes to cost a quarter of the objective."""
-
-KV_START_TOKENS = 50_000
-"""KV tokens held that the first guess takes to cost a quarter of the objective."""
 
 UNREACHABLE = 2.0
 """Where a single row takes longer than the objective, nobody's objective can be kept; steps of
@@ -47,8 +37,9 @@ alone, and steps no longer than one and a half times that row's, are let in what
 says: a margin widened by pauses, a model of another machine or one very long context may leave
 none, and a batch of one protects nobody from any of them."""
 
-EXTRAPOLATE = 2
-"""How far beyond the largest batch or chunk seen a learned model is believed."""
+REACH_ROWS = 2
+"""Whether one row keeps the objective is told by steps of hardly more: the gain of a larger batch
+may come from a knee that nobody knows of yet."""
 
 
 def _no_tokens() -> int:
@@ -67,18 +58,13 @@ class OnlineStepModel:
         given = config.step_model()
         self._stated_ceiling = config.graph_ceiling_rows
         self._ceiling = _ceiling(self._stated_ceiling)
-        self._calibration = (
-            SelfCalibration(_first_guess(self._slo_ms), self._stated_ceiling)
-            if given is None
-            else None
-        )
+        start = given or first_guess(self._slo_ms)
+        self._learning = ModelLearning(start, given is not None, self._free, self._stated_ceiling)
         self.source = "calibrated" if given is not None else "learning"
         self._b0 = config.b0
-        self._rows_seen = 0
-        self._prefill_seen = CHUNK_START_TOKENS
         self.pacing = PromptPacing()
         self._bound = ChunkBound()
-        self._adopt(given or _first_guess(self._slo_ms))
+        self._adopt(start)
 
     def reconfigured(self, config: TwpConfig, itl_slo_ms: float) -> OnlineStepModel:
         """This model under another configuration and objective, ms, for :meth:`become`; this one
@@ -88,7 +74,7 @@ class OnlineStepModel:
             ValueError: the model cannot be used.
         """
         other = copy(self)
-        other._calibration = copy(self._calibration)
+        other._learning = self._learning.copied()
         other._take(config)
         if itl_slo_ms != other._slo_ms:
             other.objective_changed(itl_slo_ms)
@@ -100,8 +86,7 @@ class OnlineStepModel:
 
     def _take(self, config: TwpConfig) -> None:
         given = config.step_model()
-        present = self.model if self._calibration is None else None
-        if given != present:
+        if given != self._learning.given:
             self._start(config)
         self._b0 = config.b0
         if self.source != "learned":
@@ -109,16 +94,15 @@ class OnlineStepModel:
         if config.graph_ceiling_rows != self._stated_ceiling:
             self._stated_ceiling = config.graph_ceiling_rows
             self._ceiling = _ceiling(self._stated_ceiling)
-            if self._calibration is not None:
-                self._calibration.jump_rows = self._stated_ceiling
+            self._learning.calibration.jump_rows = self._stated_ceiling
 
     def objective_changed(self, itl_slo_ms: float) -> None:
         """From now on another objective, ms; what was learned stays."""
         self._slo_ms = itl_slo_ms
-        if self._calibration is not None:
-            self._calibration.guess = _first_guess(itl_slo_ms)
+        if self._learning.given is None:
+            self._learning.calibration.guess = first_guess(itl_slo_ms)
         if self.source == "learning":
-            self._adopt(_first_guess(itl_slo_ms))
+            self._adopt(first_guess(itl_slo_ms))
         else:
             self.law = self._law()
 
@@ -159,8 +143,17 @@ class OnlineStepModel:
         """
         step_ms = sample.duration_ms
         assert step_ms is not None
-        if self._calibration is not None:
-            self._learn(self._calibration, sample, step_ms)
+        fit = self._learning.observe(
+            sample,
+            step_ms,
+            self.predicted_ms(sample.batch, sample.kv_tokens, sample.prefill_tokens),
+            self._goal_ms,
+            self.model,
+            self._free,
+            None if self._ceiling is None else self._ceiling.rows,
+        )
+        if fit is not None:
+            self._take_over(fit)
         self.pacing.observe(sample.prefill_tokens)
         if sample.batch:
             self._bound.observe(sample.prefill_tokens, step_ms, self._goal_ms)
@@ -185,26 +178,24 @@ class OnlineStepModel:
                 gain_decode=1.0, gain_prefill=1.0, residual_var=self.state.residual_var
             )
         self.state = learned
-        self._reach()
+        self._reach(few=sample.batch <= REACH_ROWS and not sample.prefill_tokens)
 
-    def _reach(self) -> None:
-        """Plan for longer steps where the objective is out of reach, and only as long as it is."""
+    def _reach(self, *, few: bool) -> None:
+        """Plan for longer steps where the objective is out of reach, as the step of a few rows
+        told, and only as long as it is."""
         row_ms = self.state.gain_decode * self.law.decode_ms(1, 0)
         theta = self.theta
         # Of the goal only theta is planned for.
         least = UNREACHABLE * row_ms / theta if row_ms > theta * self._slo_ms else 0.0
+        if least > self._least_goal_ms and not few:
+            return
         # It follows the gain in strides, because a law is built anew for each.
         if abs(least - self._least_goal_ms) > 0.1 * max(least, self._least_goal_ms):
             self._least_goal_ms = least
             self.law = self._law()
 
-    def _learn(self, calibration: SelfCalibration, sample: StepSample, step_ms: float) -> None:
-        """Take the step into the calibration, and over what it finds."""
-        self._rows_seen = max(self._rows_seen, sample.batch)
-        self._prefill_seen = max(self._prefill_seen, sample.prefill_tokens)
-        fit = calibration.observe(step_ms, sample.batch, sample.kv_tokens, sample.prefill_tokens)
-        if fit is None:
-            return
+    def _take_over(self, fit: Fit) -> None:
+        """Plan by ``fit`` from now on."""
         rows = self.state
         self._adopt(fit.model, fit.residual)
         self.state = self.state._replace(
@@ -259,11 +250,12 @@ class OnlineStepModel:
             objective_ms: in place of the configured objective.
             longest: KV tokens of the row that holds most; asked only where it matters.
         """
-        if self._calibration is not None and batch + 1 > self._rows_believed():
+        if not self._learning.believes_rows(batch + 1, self._b0):
             return False
         ceiling = self._ceiling
         if ceiling is None or batch < ceiling.rows:
-            if self.law.admits(self.state, batch, kv_tokens, 0.0, objective_ms):
+            tries = self._learning.tries_rows(batch + 1, self.model)
+            if self.law.admits(self.state, batch, kv_tokens, 0.0, objective_ms, tries):
                 return True
             return self._hardly_longer(batch + 1, kv_tokens, longest)
         allowed_ms = self.law.budget_ms(self.state, objective_ms)
@@ -292,9 +284,6 @@ class OnlineStepModel:
             return goal  # however the KV is spread
         return max(goal, floor * self._plain_ms(1, longest()))
 
-    def _rows_believed(self) -> int:
-        return EXTRAPOLATE * max(self._b0, self._rows_seen)
-
     def chunk_tokens(
         self,
         batch: int,
@@ -320,8 +309,7 @@ class OnlineStepModel:
         chunk = self.law.chunk_tokens(self.state, batch, kv_tokens, 0, extra, goal)
         if batch <= 0:
             return chunk
-        if self._calibration is not None:
-            chunk = min(chunk, EXTRAPOLATE * self._prefill_seen)
+        chunk = self._learning.believed_chunk(chunk)
         chunk = int(min(chunk + int(self._free), CHUNK_MAX_TOKENS, self._bound.tokens))
         if waiting_tokens is None:
             return chunk
@@ -372,16 +360,3 @@ class OnlineStepModel:
 
 def _ceiling(rows: int | None) -> GraphCeiling | None:
     return None if rows is None else GraphCeiling(rows)
-
-
-def _first_guess(slo_ms: float) -> LatencyModel:
-    """A machine on which a small batch costs a quarter of the objective, ROWS_START rows
-    and KV_START_TOKENS another quarter each, and CHUNK_START_TOKENS prompt tokens half of it."""
-    return LatencyModel(
-        l_min_ms=slo_ms / 4,
-        b0=0.0,
-        alpha_ms=0.0,
-        a_ms=slo_ms / 4 / ROWS_START,
-        kappa_ms_per_token=slo_ms / 4 / KV_START_TOKENS,
-        prefill_ms_per_token=slo_ms / 2 / CHUNK_START_TOKENS,
-    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.policies.slo import Slo
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import PassView, StepSample
+from twp_sglang.scheduling.step_model import OnlineStepModel
 
 
 def request(seq: int, **attributes: Any) -> RequestInfo:
@@ -42,3 +44,18 @@ def sample(duration_ms: float | None, **attributes: Any) -> StepSample:
 def config(**fields: Any) -> TwpConfig:
     """A configuration without warm-up, so that the first sample counts."""
     return TwpConfig(**{"warmup_steps": 0, **fields})
+
+
+def seasoned(policy: Slo) -> Slo:
+    """``policy`` after it has seen the largest batches and chunks there are: how far it goes
+    beyond what it saw bounds nothing any more."""
+    seasoned_model(policy.model)
+    return policy
+
+
+def seasoned_model(model: OnlineStepModel) -> OnlineStepModel:
+    """The same for a step model."""
+    learning = model._learning
+    learning._rows_seen = learning._prefill_seen = 10_000
+    learning._beyond_knee = 1_000
+    return model

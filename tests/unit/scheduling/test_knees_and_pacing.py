@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from scheduling_builders import config, sample
+from scheduling_builders import config, sample, seasoned_model
 
 from controllers.models.latency import LatencyModel
 from twp_sglang.scheduling.graph_ceiling import FADE, GraphCeiling
@@ -135,7 +135,9 @@ def test_steps_beyond_a_ceiling_leave_the_gains_alone() -> None:
 
 def test_a_knee_gives_way_where_kv_makes_most_of_the_step() -> None:
     knee = {"l_min_ms": 10.0, "b0": 8, "alpha_ms": 2.0, "prefill_ms_per_token": 0.1}
-    model = OnlineStepModel(config(**knee, kappa_ms_per_token=1e-4, itl_slo_ms=1000.0))
+    model = seasoned_model(
+        OnlineStepModel(config(**knee, kappa_ms_per_token=1e-4, itl_slo_ms=1000.0))
+    )
     # alpha B0 = 16 > c + kappa KV until 60,000 tokens are held.
     assert not model.admits(8, 50_000)
     assert model.admits(8, 70_000)

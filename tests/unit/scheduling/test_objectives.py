@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduling_builders import config, request, sample, view
+from scheduling_builders import config, request, sample, seasoned, view
 
 from twp_sglang.scheduling.objectives import LOW_ROWS, WINDOW_STEPS, Objectives
 from twp_sglang.scheduling.policies.slo import Slo
@@ -100,7 +100,8 @@ def test_the_policy_plans_with_what_was_learned() -> None:
 
 
 def test_a_learned_model_survives_a_new_objective() -> None:
-    model = Slo(config(policy="slo", l_min_ms=10.0, a_ms=1.0, prefill_ms_per_token=0.1)).model
+    fields = {"l_min_ms": 10.0, "a_ms": 1.0, "prefill_ms_per_token": 0.1}
+    model = seasoned(Slo(config(policy="slo", **fields))).model
     for _ in range(50):
         model.observe(sample(26.0, batch=10, kv_tokens=0), 0, 0)
     gain, rows = model.state.gain_decode, model.admits(30, 0)

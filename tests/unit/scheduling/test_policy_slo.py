@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scheduling_builders import config, request, sample, view
+from scheduling_builders import config, request, sample, seasoned, view
 
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.active_rows import ActiveRows
@@ -24,7 +24,7 @@ def slo(**fields: Any) -> Slo:
     model = {"l_min_ms": 10.0, "a_ms": 1.0, "prefill_ms_per_token": 0.1}
     policy = build_policy(config(**{"policy": "slo", "b0": 1, **model, **fields}))
     assert isinstance(policy, Slo)
-    return policy
+    return seasoned(policy)
 
 
 def ten_rows(produced: int, limit: int) -> ActiveRows:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_builders import config, request, view
+from scheduling_builders import config, request, seasoned, view
 
 from twp_sglang.scheduling.active_rows import ActiveRows
 from twp_sglang.scheduling.policies.slo import Slo
@@ -76,7 +76,7 @@ def full(infos: Sequence[RequestInfo], **attributes: Any) -> Any:
 
 def slo() -> Slo:
     model = {"l_min_ms": 10.0, "a_ms": 1.0, "prefill_ms_per_token": 0.1, "b0": 1}
-    return Slo(config(policy="slo", **model))
+    return seasoned(Slo(config(policy="slo", **model)))
 
 
 def test_a_shut_gate_opens_for_one_of_higher_priority() -> None:

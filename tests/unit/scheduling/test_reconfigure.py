@@ -225,7 +225,7 @@ def test_a_field_said_to_change_nothing_changes_nothing(policy: PolicyName, name
         assert changes
 
 
-@pytest.mark.parametrize("place", ["step_model.PredictiveLaw", "step_model._first_guess"])
+@pytest.mark.parametrize("place", ["step_model.PredictiveLaw", "step_model.first_guess"])
 def test_what_the_step_model_refuses_changes_nothing(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

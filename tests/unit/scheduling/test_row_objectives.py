@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scheduling_builders import config, request, sample, view
+from scheduling_builders import config, request, sample, seasoned, view
 
 from twp_sglang.scheduling.active_rows import ActiveRows
 from twp_sglang.scheduling.policies.slo import Slo
@@ -17,7 +17,7 @@ from twp_sglang.scheduling.sample import PassView
 def slo(**fields: Any) -> Slo:
     """10 ms and 1 ms per row, 0.1 ms per prompt token; 0.848 of an objective is planned for."""
     model = {"l_min_ms": 10.0, "a_ms": 1.0, "prefill_ms_per_token": 0.1, "b0": 1}
-    return Slo(config(policy="slo", **{**model, **fields}))
+    return seasoned(Slo(config(policy="slo", **{**model, **fields})))
 
 
 def beside(infos: Sequence[RequestInfo | None], **attributes: Any) -> PassView:

@@ -6,12 +6,13 @@ import math
 import random
 
 import pytest
-from scheduling_builders import config, sample
+from scheduling_builders import config, sample, seasoned_model
 
 from controllers.models.latency import LatencyModel
+from twp_sglang.scheduling.model_learning import EXTRAPOLATE, ROWS_EXTRAPOLATE
 from twp_sglang.scheduling.prefill_rate import MEMORY_MS, PRIOR_MS, PrefillRate
 from twp_sglang.scheduling.self_calibration import Fit, SelfCalibration
-from twp_sglang.scheduling.step_model import EXTRAPOLATE, OnlineStepModel
+from twp_sglang.scheduling.step_model import OnlineStepModel
 
 TRUE = LatencyModel(
     l_min_ms=6.0,
@@ -84,7 +85,7 @@ def test_a_pause_is_no_sample() -> None:
 
 def given_model(**fields: float) -> OnlineStepModel:
     values = {"l_min_ms": 10.0, "a_ms": 1.0, "prefill_ms_per_token": 0.1, "itl_slo_ms": 50.0}
-    return OnlineStepModel(config(**{**values, **fields}))
+    return seasoned_model(OnlineStepModel(config(**{**values, **fields})))
 
 
 def test_rows_and_chunk_by_hand() -> None:
@@ -156,7 +157,7 @@ def test_a_slower_machine_is_followed_within_two_hundred_steps() -> None:
 def test_without_a_profile_it_learns_and_stays_near_what_it_saw() -> None:
     model = OnlineStepModel(config(itl_slo_ms=50.0, b0=8))
     assert model.source == "learning"
-    assert not model.admits(EXTRAPOLATE * 8, 0)
+    assert not model.admits(ROWS_EXTRAPOLATE * 8, 0)
     rng = random.Random(2)
     for step in range(300):
         batch = 1 + step // 6
@@ -165,7 +166,7 @@ def test_without_a_profile_it_learns_and_stays_near_what_it_saw() -> None:
         model.observe(sample(duration, batch=batch, kv_tokens=kv, prefill_tokens=prefill), 0, 0)
     assert model.source == "learned"
     assert model.predicted_ms(40, 20_000) == pytest.approx(TRUE.step_ms(40, 20_000), rel=0.05)
-    assert not model.admits(EXTRAPOLATE * 50, 0)
+    assert not model.admits(math.ceil(ROWS_EXTRAPOLATE * 50), 0)
     assert model.chunk_tokens(10, 5000) <= EXTRAPOLATE * 900
 
 

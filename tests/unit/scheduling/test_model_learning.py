@@ -1,0 +1,140 @@
+"""When a step model that was given gives way to what serving shows, and how far either goes."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from scheduling_builders import config, sample
+
+from controllers.models.latency import LatencyModel
+from twp_sglang.scheduling.model_learning import (
+    EXTRAPOLATE,
+    PROBE_STEPS,
+    ROWS_EXTRAPOLATE,
+    TRUSTED_AFTER,
+)
+from twp_sglang.scheduling.step_model import OnlineStepModel
+
+V100 = LatencyModel(l_min_ms=43.0, b0=8.0, alpha_ms=4.3)
+STEEP = V100.model_copy(update={"alpha_ms": 8.6})
+
+
+def model(told: LatencyModel = V100, **fields: Any) -> OnlineStepModel:
+    values = {
+        "l_min_ms": told.l_min_ms,
+        "b0": round(told.b0) or 8,
+        "alpha_ms": told.alpha_ms,
+        "prefill_ms_per_token": told.prefill_ms_per_token,
+        "itl_slo_ms": 86.0,
+    }
+    return OnlineStepModel(config(**{**values, **fields}))
+
+
+def serve(
+    online: OnlineStepModel, machine: LatencyModel, steps: int, noise: float = 0.0, seed: int = 1
+) -> int:
+    """Steps of ``machine`` with a queue that never empties and nothing but decoding: up to two
+    rows a step join while they may, and some end. The largest batch of the second half."""
+    rng = random.Random(seed)
+    batch, largest = 1, 0
+    for step in range(steps):
+        for _ in range(2):
+            batch += online.admits(batch, 0, 1000)
+        duration = machine.step_ms(batch, 0) * math.exp(noise * rng.gauss(0.0, 1.0))
+        online.observe(sample(duration, step=step, batch=batch, kv_tokens=0), 0, 1000)
+        largest = max(largest, batch) if 2 * step > steps else 0
+        batch = max(1, batch - rng.choice([0, 0, 1, 2, 3]))
+    return largest
+
+
+@pytest.mark.parametrize("term", ["l_min_ms", "alpha_ms", "b0"])
+@pytest.mark.parametrize("factor", [0.5, 1.5])
+@pytest.mark.parametrize("noise", [0.0, 0.03, 0.1])
+def test_a_wrong_term_does_not_decide_whether_rows_pay(
+    term: str, factor: float, noise: float
+) -> None:
+    """On the V100 more rows pay (8 * 4.3 < 43); told an alpha of 6.45, or a constant of 21.5, one
+    would think that they do not, and never find out at 8 rows."""
+    told = V100.model_copy(update={term: factor * getattr(V100, term)})
+    online = model(told)
+    assert 12 <= serve(online, V100, 600, noise) <= 18
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03, 0.1])
+def test_where_rows_do_not_pay_a_few_are_tried_and_then_no_more(noise: float) -> None:
+    online = model(STEEP)
+    assert online.admits(9, 0), "ten rows are a quarter more"
+    assert not online.admits(10, 0)
+    serve(online, STEEP, 200, noise)
+    assert not online.admits(8, 0)
+    assert online.source == "calibrated"
+
+
+def test_a_right_model_stands() -> None:
+    for seed in range(5):
+        online = model()
+        serve(online, V100, 2000, 0.1, seed)
+        assert online.source == "calibrated"
+        assert online.model.alpha_ms == V100.alpha_ms
+
+
+def test_a_machine_beyond_the_reach_of_the_gains() -> None:
+    """Told a machine seven times as fast: the gains end at twice."""
+    online = model(LatencyModel(l_min_ms=6.0, b0=0.0, alpha_ms=0.0, a_ms=0.006))
+    serve(online, V100, 100)
+    assert online.source == "learned"
+    assert online.predicted_ms(8, 0) == pytest.approx(43.0, rel=0.12)
+
+
+def test_an_engine_that_always_does_the_same_is_followed_too() -> None:
+    """One bucket shows no direction, but that the scale is wrong."""
+    online = model(LatencyModel(l_min_ms=6.0, b0=0.0, alpha_ms=0.0))
+    for step in range(8):
+        online.observe(sample(43.0, step=step, batch=8, kv_tokens=0), 0, 0)
+    assert online.predicted_ms(8, 0) == pytest.approx(43.0, rel=0.02)
+
+
+def test_beyond_what_was_seen_a_given_model_is_believed_once_it_has_stood() -> None:
+    flat = LatencyModel(l_min_ms=10.0, b0=0.0, alpha_ms=0.0, prefill_ms_per_token=0.001)
+    online = model(flat)
+    assert online.admits(9, 0)
+    assert not online.admits(10, 0), "10 rows are a quarter beyond 8"
+    assert online.chunk_tokens(8, 0) == EXTRAPOLATE * 512
+    for step in range(TRUSTED_AFTER):
+        online.observe(sample(10.0, step=step, batch=8, kv_tokens=0), 0, 0)
+    assert online.admits(200, 0)
+    assert online.chunk_tokens(8, 0) == 8192
+
+
+def test_only_rows_that_kept_the_objective_were_seen() -> None:
+    online = OnlineStepModel(config(itl_slo_ms=50.0))
+    online.observe(sample(120.0, batch=40, kv_tokens=0), 0, 0)
+    assert not online.admits(math.ceil(ROWS_EXTRAPOLATE * 8), 0)
+    online.observe(sample(20.0, batch=12, kv_tokens=0), 0, 0)
+    assert online.admits(math.ceil(ROWS_EXTRAPOLATE * 12) - 1, 0)
+
+
+def test_a_knee_nobody_knew_of_is_no_objective_out_of_reach() -> None:
+    """Fits up to 8 rows show none; at 20 the step is twice the objective. That is the batch's
+    fault: one row keeps it, and nothing longer may be planned for."""
+    online = OnlineStepModel(config(itl_slo_ms=86.0))
+    for step in range(600):
+        batch = 1 + step % 8
+        online.observe(sample(43.0, step=step, batch=batch, kv_tokens=300 * batch), 0, 0)
+    for step in range(7):
+        online.observe(sample(146.0, step=step, batch=20, kv_tokens=6000), 0, 0)
+        assert online.snapshot()["itl_slo_reachable"] is True
+    online.observe(sample(146.0, batch=20, kv_tokens=6000), 0, 0)
+    assert online.predicted_ms(20, 6000) == pytest.approx(146.0, rel=0.1), "and is learnt at once"
+    assert not online.admits(19, 6000)
+
+
+def test_probing_needs_so_many_steps() -> None:
+    online = model(STEEP)
+    for step in range(PROBE_STEPS):
+        assert online.admits(8, 0), step
+        online.observe(sample(STEEP.step_ms(10, 0), step=step, batch=10, kv_tokens=0), 0, 9)
+    assert not online.admits(8, 0)

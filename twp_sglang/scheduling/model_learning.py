@@ -1,0 +1,194 @@
+"""What serving teaches about the step model, and when it is believed.
+
+Without a profile the model starts from a guess that is cautious against the objective, and takes
+over every fit of :mod:`twp_sglang.scheduling.self_calibration`. A profile that is given stands as
+long as one scale within the gains' reach makes it right: another model takes its place only where
+it leaves much less error, or says the opposite of what the profile says about the knee.
+
+Nobody goes far beyond what was seen, not by a profile either until it has stood for some steps: it
+may be another machine's. The way from eight rows to hundreds takes some sixteen steps.
+
+That opposite can only show beyond the knee. So where a given model says that more than B0 rows
+lower the tokens per second, a few more are tried until there are samples of them.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+
+from controllers.models.latency import LatencyModel
+from twp_sglang.scheduling.sample import StepSample
+from twp_sglang.scheduling.self_calibration import FIT_AT, Fit, Scale, SelfCalibration
+
+CHUNK_START_TOKENS = 512
+"""Chunk that the first guess takes to cost half the objective: the usual token budget of
+chunked prefill on accelerators."""
+
+ROWS_START = 32
+"""Rows that the first guess takes to cost a quarter of the objective."""
+
+KV_START_TOKENS = 50_000
+"""KV tokens held that the first guess takes to cost a quarter of the objective."""
+
+EXTRAPOLATE = 2
+"""How far beyond the largest chunk seen a model is believed."""
+
+ROWS_EXTRAPOLATE = 1.25
+"""How far beyond the largest batch seen to keep the objective. A chunk twice as large makes a step
+at most twice as long; beyond a knee nobody knows of, rows may do worse. From 8 rows to 256 are
+sixteen such strides, one a step."""
+
+SCALES = (0.6, 1.7)
+"""Where the scale that would make a given model right lies outside, the gains, which end at a half
+and at twice, cannot follow any more."""
+
+CONTRADICTED = 0.06
+"""Relative error at its best scale from which a given model is in doubt: twice what scatter of
+10 % leaves in buckets of ten visits."""
+
+BETTER = 0.7
+"""Part of the given model's error that another may leave: a fit has more to turn, and takes a
+part away from scatter alone."""
+
+TRUSTED_AFTER = 64
+"""Steps for which a given model must stand until it is believed beyond what was seen; four fits are
+due by then."""
+
+PROBE_STEPS = 16
+"""Samples beyond a given knee until it counts as seen: their mean shows the slope to a seventh at
+10 % scatter."""
+
+_TIMES = ("l_min_ms", "alpha_ms", "a_ms", "kappa_ms_per_token", "prefill_ms_per_token")
+
+
+class ModelLearning:
+    """Gathers steps, and says which fit to take over and how far to go without one.
+
+    Args:
+        start: the given model, or the guess to start from.
+        given: whether it was given.
+        free_tokens: prompt tokens per step that cost nothing.
+        jump_rows: the only batch at which a jump is looked for; None looks everywhere.
+    """
+
+    def __init__(
+        self, start: LatencyModel, given: bool, free_tokens: float, jump_rows: int | None
+    ) -> None:
+        self.given = start if given else None
+        self.calibration = SelfCalibration(start, jump_rows, free_tokens if given else 0.0)
+        self._rows_seen = 0
+        self._prefill_seen = CHUNK_START_TOKENS
+        self._beyond_knee = 0
+        self._stands = given
+        """Whether a given model is in force."""
+
+    def copied(self) -> ModelLearning:
+        """One that can be given another guess without this one hearing of it."""
+        other = copy(self)
+        other.calibration = copy(self.calibration)
+        return other
+
+    def observe(
+        self,
+        sample: StepSample,
+        step_ms: float,
+        predicted_ms: float,
+        goal_ms: float,
+        model: LatencyModel,
+        free_tokens: float,
+        ceiling_rows: int | None,
+    ) -> Fit | None:
+        """Take one step.
+
+        Args:
+            sample: what the step carried.
+            step_ms: how long it took.
+            predicted_ms: what the model in force foretold, gains included.
+            goal_ms: objective for a step.
+            model: in force.
+            free_tokens: prompt tokens per step that cost nothing, as in force.
+            ceiling_rows: batch beyond which steps take longer than ``model`` says, if known.
+
+        Returns:
+            The fit to take over, if there is one.
+        """
+        if step_ms <= goal_ms:
+            self._rows_seen = max(self._rows_seen, sample.batch)
+        self._prefill_seen = max(self._prefill_seen, sample.prefill_tokens)
+        fit = self.calibration.observe(
+            step_ms, sample.batch, sample.kv_tokens, sample.prefill_tokens, predicted_ms
+        )
+        if not self._stands:
+            return fit
+        if 0 < model.b0 < sample.batch:
+            self._beyond_knee += 1
+            if self._beyond_knee == PROBE_STEPS:
+                fit = self.calibration.fit()
+        due = self.calibration.samples in FIT_AT
+        if fit is None and not due:
+            return None
+        most_rows = math.inf if ceiling_rows is None else ceiling_rows
+        scale = self.calibration.scale_of(model, free_tokens, most_rows)
+        if fit is None:
+            # The engine does too much the same to be fitted, but its scale shows.
+            fit = _scaled(model, scale, free_tokens)
+        if not self._contradicts(fit, model, scale):
+            return None
+        self._stands = False
+        return fit
+
+    def _contradicts(self, fit: Fit, model: LatencyModel, scale: Scale) -> bool:
+        if scale.least > SCALES[1] or scale.mean < SCALES[0]:
+            return True
+        if fit.residual > scale.error:
+            return False
+        opposite = _caps_rows(fit.model) != _caps_rows(model)
+        if self._beyond_knee >= PROBE_STEPS and opposite:
+            return True
+        return scale.error > CONTRADICTED and fit.residual < BETTER * scale.error
+
+    @property
+    def _trusted(self) -> bool:
+        return self._stands and self.calibration.samples >= TRUSTED_AFTER
+
+    def believes_rows(self, rows: int, least: int) -> bool:
+        """Whether so many rows are not too far beyond what was seen, or beyond ``least``."""
+        return self._trusted or rows <= math.ceil(ROWS_EXTRAPOLATE * max(least, self._rows_seen))
+
+    def believed_chunk(self, chunk_tokens: int) -> int:
+        """``chunk_tokens`` or less: not too far beyond what was seen."""
+        if self._trusted:
+            return chunk_tokens
+        return min(chunk_tokens, EXTRAPOLATE * self._prefill_seen)
+
+    def tries_rows(self, rows: int, model: LatencyModel) -> bool:
+        """Whether so many rows are to be tried although ``model`` says they are beyond its knee."""
+        if not self._stands or self._beyond_knee >= PROBE_STEPS:
+            return False
+        return rows <= max(model.b0 + 1, math.ceil(ROWS_EXTRAPOLATE * model.b0))
+
+
+def first_guess(slo_ms: float) -> LatencyModel:
+    """A machine on which a small batch costs a quarter of the objective, ROWS_START rows
+    and KV_START_TOKENS another quarter each, and CHUNK_START_TOKENS prompt tokens half of it."""
+    return LatencyModel(
+        l_min_ms=slo_ms / 4,
+        b0=0.0,
+        alpha_ms=0.0,
+        a_ms=slo_ms / 4 / ROWS_START,
+        kappa_ms_per_token=slo_ms / 4 / KV_START_TOKENS,
+        prefill_ms_per_token=slo_ms / 2 / CHUNK_START_TOKENS,
+    )
+
+
+def _scaled(model: LatencyModel, scale: Scale, free_tokens: float) -> Fit:
+    """``model`` at its best scale."""
+    factor = scale.least if scale.least > 1.0 else scale.mean
+    terms = {name: factor * value for name, value in model.model_dump().items() if name in _TIMES}
+    return Fit(model.model_copy(update=terms), scale.error, free_tokens, None, 0.0)
+
+
+def _caps_rows(model: LatencyModel) -> bool:
+    """Whether more than B0 rows lower the tokens per second, little KV held."""
+    return model.alpha_ms * model.b0 > model.l_min_ms
