@@ -8,8 +8,8 @@ it leaves much less error, or says the opposite of what the profile says about t
 Nobody goes far beyond what was seen, not by a profile either until it has stood for some steps: it
 may be another machine's. The way from eight rows to hundreds takes some sixteen steps.
 
-That opposite can only show beyond the knee. So where a given model says that more than B0 rows
-lower the tokens per second, a few more are tried until there are samples of them.
+That opposite can only show beyond the knee. So where a model says that more than B0 rows lower the
+tokens per second, a few more are tried until there are samples of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TRUSTED_AFTER = 64
 due by then."""
 
 PROBE_STEPS = 16
-"""Samples beyond a given knee until it counts as seen: their mean shows the slope to a seventh at
+"""Samples beyond a knee until it counts as seen: their mean shows the slope to a seventh at
 10 % scatter."""
 
 _TIMES = ("l_min_ms", "alpha_ms", "a_ms", "kappa_ms_per_token", "prefill_ms_per_token")
@@ -79,7 +79,9 @@ class ModelLearning:
         self.calibration = SelfCalibration(start, jump_rows, free_tokens if given else 0.0)
         self._rows_seen = 0
         self._prefill_seen = CHUNK_START_TOKENS
+        self._knee = 0.0
         self._beyond_knee = 0
+        """Steps seen of more than ``_knee`` rows."""
         self._stands = given
         """Whether a given model is in force."""
 
@@ -119,12 +121,10 @@ class ModelLearning:
         fit = self.calibration.observe(
             step_ms, sample.batch, sample.kv_tokens, sample.prefill_tokens, predicted_ms
         )
+        if self._count_beyond(model.b0, sample.batch) == PROBE_STEPS:
+            fit = self.calibration.fit()
         if not self._stands:
             return fit
-        if 0 < model.b0 < sample.batch:
-            self._beyond_knee += 1
-            if self._beyond_knee == PROBE_STEPS:
-                fit = self.calibration.fit()
         due = self.calibration.samples in FIT_AT
         if fit is None and not due:
             return None
@@ -137,6 +137,15 @@ class ModelLearning:
             return None
         self._stands = False
         return fit
+
+    def _count_beyond(self, knee: float, batch: int) -> int:
+        """Steps seen beyond ``knee`` now that one of ``batch`` rows was; 0 if it was not beyond."""
+        if knee != self._knee:
+            self._knee = knee
+            self._beyond_knee = self.calibration.visits_beyond(knee)
+        elif batch > knee:
+            self._beyond_knee += 1
+        return self._beyond_knee if batch > knee > 0 else 0
 
     def _contradicts(self, fit: Fit, model: LatencyModel, scale: Scale) -> bool:
         if scale.least > SCALES[1] or scale.mean < SCALES[0]:
@@ -164,7 +173,7 @@ class ModelLearning:
 
     def tries_rows(self, rows: int, model: LatencyModel) -> bool:
         """Whether so many rows are to be tried although ``model`` says they are beyond its knee."""
-        if not self._stands or self._beyond_knee >= PROBE_STEPS:
+        if model.b0 == self._knee and self._beyond_knee >= PROBE_STEPS:
             return False
         return rows <= max(model.b0 + 1, math.ceil(ROWS_EXTRAPOLATE * model.b0))
 

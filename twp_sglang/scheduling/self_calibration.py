@@ -155,6 +155,10 @@ class SelfCalibration:
         surprised = bucket.count in SURPRISE_AT and abs(bucket.surprise) > SURPRISE * bucket.count
         return self.fit() if surprised or self.samples in FIT_AT else None
 
+    def visits_beyond(self, rows: float) -> int:
+        """Steps seen of more than ``rows`` rows."""
+        return sum(bucket.count for bucket in self._buckets.values() if bucket.batch > rows)
+
     def scale_of(
         self, model: LatencyModel, free_tokens: float, most_rows: float = math.inf
     ) -> Scale:

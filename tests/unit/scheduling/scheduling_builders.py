@@ -57,5 +57,5 @@ def seasoned_model(model: OnlineStepModel) -> OnlineStepModel:
     """The same for a step model."""
     learning = model._learning
     learning._rows_seen = learning._prefill_seen = 10_000
-    learning._beyond_knee = 1_000
+    learning._knee, learning._beyond_knee = model.model.b0, 1_000
     return model

@@ -132,6 +132,13 @@ def test_a_knee_nobody_knew_of_is_no_objective_out_of_reach() -> None:
     assert not online.admits(19, 6000)
 
 
+def test_a_knee_taken_over_from_a_wrong_model_is_tried_too() -> None:
+    """Told the V100 on a machine seven times as fast without any knee: what stays of the V100 in
+    the fit, 4.3 ms per row beyond 8, would lock it in there."""
+    fast = LatencyModel(l_min_ms=6.2, b0=0.0, alpha_ms=0.0, a_ms=0.006)
+    assert serve(model(itl_slo_ms=50.0), fast, 400) > 100
+
+
 def test_probing_needs_so_many_steps() -> None:
     online = model(STEEP)
     for step in range(PROBE_STEPS):
