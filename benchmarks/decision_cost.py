@@ -26,6 +26,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from benchmarks.engine_stand_ins import Batch, Plan, Req, Scheduler
+from benchmarks.real_prefix_cache import RealPrefixCache
 from controllers.step_trace import Header
 from patches.arrivals import info_of
 from patches.runtime import Ranks, Runtime
@@ -95,9 +96,11 @@ def measure_case(
     trace_dir: Path,
     policy: str = "twp",
     exporter: Any = None,
+    *,
+    prefix_cache: bool = False,
 ) -> Row:
     """Time ``passes`` passes with ``queue`` waiting and ``batch`` running requests."""
-    engine = _Engine(gate, queue, batch, trace_dir, policy, exporter)
+    engine = _Engine(gate, queue, batch, trace_dir, policy, exporter, prefix_cache=prefix_cache)
     for _ in range(max(3, passes // 10)):
         engine.run_pass()
     engine.decision_us.clear()
@@ -159,14 +162,19 @@ class _Engine:
         trace_dir: Path,
         policy: str = "twp",
         exporter: Any = None,
+        *,
+        prefix_cache: bool = False,
     ) -> None:
         self._random = random.Random(20_26)
+        self._prefixes = RealPrefixCache(random.Random(7)) if prefix_cache else None
         self._names = iter(range(10**9))
         self._slo = policy == "slo"
         running = Batch([self._request() for _ in range(batch)])
         # With 4 % of the pool to be kept free, a newcomer's prompt does not fit any more.
         free = 0.04 if gate == "memory" else 0.6
         self.scheduler = Scheduler(running, CAPACITY_TOKENS, int(free * CAPACITY_TOKENS))
+        if self._prefixes is not None:
+            self.scheduler.tree_cache = self._prefixes.cache
         self.plan = Plan(running, running)
         config = _window(gate) if policy == "twp" else _model(gate)
         self.runtime = Runtime(
@@ -189,6 +197,8 @@ class _Engine:
         )
         if self._slo:
             req.sampling_params.custom_params = {KEY: {"client": self._client()}}
+        if self._prefixes is not None:
+            req.origin_input_ids = self._prefixes.prompt(len(req.origin_input_ids))
         return req
 
     def _client(self) -> str:
@@ -232,7 +242,11 @@ class _Engine:
         for req in scheduler.running_batch.reqs:
             if len(req.output_ids) < 190:
                 req.output_ids.append(0)
-        for _ in taken:
+        for req in taken:
+            if self._prefixes is not None:
+                # Free or evictable, the pool stays as full as it was.
+                kept = self._prefixes.computed(req.origin_input_ids)
+                scheduler.token_to_kv_pool_allocator.free -= kept
             self._join()
 
     def _deliver(self) -> None:
@@ -299,6 +313,11 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="with metrics exported as --enable-metrics does; needs an engine extra",
     )
+    parser.add_argument(
+        "--prefix-cache",
+        action="store_true",
+        help="with SGLang's own prefix cache, asked about those who wait; needs an engine extra",
+    )
     arguments = parser.parse_args(argv)
     if arguments.passes < 40:
         parser.error(f"--passes {arguments.passes}: at least 40, for a median that means something")
@@ -311,7 +330,14 @@ def main(argv: list[str] | None = None) -> int:
                     passes = arguments.passes if queue < 100_000 else arguments.passes // 4
                     rows.append(
                         measure_case(
-                            gate, queue, batch, passes, Path(folder), arguments.policy, exporter
+                            gate,
+                            queue,
+                            batch,
+                            passes,
+                            Path(folder),
+                            arguments.policy,
+                            exporter,
+                            prefix_cache=arguments.prefix_cache,
                         )
                     )
     print(as_table(rows))
@@ -322,6 +348,7 @@ def main(argv: list[str] | None = None) -> int:
                     "machine": platform.processor() or platform.machine(),
                     "python": platform.python_version(),
                     "policy": arguments.policy,
+                    "prefix_cache": arguments.prefix_cache,
                     "rows": [{**row._asdict(), "met": row.met} for row in rows],
                 },
                 indent=2,

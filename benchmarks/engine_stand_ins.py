@@ -33,6 +33,13 @@ class Req:
         self.multimodal_inputs = None
         self.input_embeds = None
         self.finished_reason: Any = None
+        self.prefix_len = 0
+        self.extra_key = None
+        self.cache_salt = None
+        self.positional_embed_overrides = None
+
+    def _compute_max_prefix_len(self, prompt_tokens: int) -> int:
+        return prompt_tokens - 1
 
     def finished(self) -> bool:
         """These never finish: the batch keeps its size while it is timed."""
@@ -77,7 +84,9 @@ class Allocator:
 
 
 class Cache:
-    """The prefix cache, with nothing to evict."""
+    """A prefix cache that is off, with nothing to evict."""
+
+    disable = True
 
     def evictable_size(self) -> int:
         """Tokens that could be freed."""

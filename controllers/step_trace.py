@@ -51,6 +51,8 @@ class Admission(_Line):
     kv_free: float | None = None
     kv_threshold: float | None = None
     waited_steps: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that the prefix cache held and that were not computed."""
 
 
 class Step(_Line):

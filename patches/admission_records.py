@@ -19,6 +19,7 @@ def granted(info: RequestInfo, grant: Grant, load: ActiveLoad) -> AdmissionRecor
         grant.kv_free_after,
         grant.kv_threshold,
         grant.waited_passes,
+        info.cached_tokens,
     )
 
 
@@ -39,4 +40,5 @@ def taken(
         kv_free_after,
         kv_threshold,
         waited_passes,
+        info.cached_tokens,
     )

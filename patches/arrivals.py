@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from patches.sglang_0_5 import engine_view
@@ -17,11 +18,18 @@ PRIORITY_MOST = 2**62
 
 
 class Arrivals:
-    """Numbers requests in the order in which they join the queue, equal on all ranks."""
+    """Numbers requests in the order in which they join the queue, equal on all ranks.
 
-    def __init__(self, scheduler: Any, lengths: LengthSource) -> None:
+    Args:
+        scheduler: SGLang's.
+        lengths: expected output lengths.
+        held: tokens of a request's prompt that the prefix cache holds.
+    """
+
+    def __init__(self, scheduler: Any, lengths: LengthSource, held: Callable[[Any], int]) -> None:
         self._scheduler = scheduler
         self._lengths = lengths
+        self._held = held
         self._next_seq = 0
 
     def note(self, req: Any, pass_index: int, now_ms: float, *, retracted: bool) -> RequestInfo:
@@ -49,6 +57,7 @@ class Arrivals:
             produced_tokens=produced,
             retractions=retractions + retracted,
             charged_tokens=charged,
+            cached_tokens=self._held(req),
             preemptions=0 if before is None else before.preemptions,
         )
         self._next_seq += 1

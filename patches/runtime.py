@@ -28,6 +28,7 @@ from patches.membership import compared
 from patches.metrics.exporter import Exporter
 from patches.offering import Offering
 from patches.preemptions import Preemptions
+from patches.prefix_hits import PrefixHits
 from patches.recording import Recording
 from patches.sample_relay import Envelope, SampleRelay
 from patches.sglang_0_5 import engine_view
@@ -78,7 +79,8 @@ class Runtime:
         self.policy = build_policy(informed(config, scheduler))
         self._load_reader = ActiveLoadReader(self.policy.length_source)
         self._offering = Offering(arrival_of)
-        self._arrivals = Arrivals(scheduler, self.policy.length_source)
+        self._hits = PrefixHits(scheduler)
+        self._arrivals = Arrivals(scheduler, self.policy.length_source, self._hits.of)
         self._door = Door(scheduler, self.policy, self._arrivals, reads_tokens=not header.emulated)
         self.deciding = True
         self.fallbacks = 0
@@ -196,6 +198,7 @@ class Runtime:
     def order(self, waiting_queue: list[Any], running_batch: Any) -> None:
         """Decide this pass and put the granted requests first, in their order."""
         self._agree(waiting_queue)
+        self._hits.renew(waiting_queue, self.policy)
         decision = self._decide(running_batch)
         if not self.policy.enforces:
             return
@@ -262,6 +265,7 @@ class Runtime:
         info = info_of(req)
         if info is None:
             return
+        self.policy.recount(info, engine_view.prefix_tokens(req))
         load = self._load or ActiveLoad(0, 0)
         grant = self._grants.pop(id(req), None)
         if grant is not None:

@@ -87,6 +87,7 @@ class Telemetry:
             "deciding": policy.enforces,
             "fallbacks": fallbacks,
             "queue_prompt_tokens": policy.queue.prompt_tokens,
+            "queue_cached_tokens": policy.queue.cached_tokens,
             "kv_threshold": policy.kv_threshold,
             "chunk_tokens": chunk_tokens,
             "gains": {part: gain for part, gain in gains.items() if gain is not None} or None,

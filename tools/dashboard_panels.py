@@ -132,8 +132,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Waiting prompt tokens",
                 "short",
-                (_gauge("twp_queue_prompt_tokens", ""),),
-                "Divided by the prompt rate, how long the queue is in time.",
+                (
+                    _gauge("twp_queue_prompt_tokens", "all"),
+                    _gauge("twp_queue_cached_tokens", "in the prefix cache"),
+                ),
+                "What is not in the prefix cache, divided by the prompt rate, is how long the "
+                "queue is in time.",
             ),
             Panel(
                 "Admissions",

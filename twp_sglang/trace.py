@@ -69,6 +69,7 @@ class AdmissionRecord(NamedTuple):
     kv_free: float | None
     kv_threshold: float | None
     waited_steps: int
+    cached_tokens: int = 0
 
 
 assert StepRecord._fields == tuple(Step.model_fields)

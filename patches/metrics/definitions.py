@@ -103,6 +103,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("twp_queue_requests", "gauge", "queue", "waiting requests"),
     Metric("twp_queue_prompt_tokens", "gauge", "queue_prompt_tokens", "their prompt tokens"),
     Metric(
+        "twp_queue_cached_tokens",
+        "gauge",
+        "queue_cached_tokens",
+        "those of them that the prefix cache holds, so that nobody waits for them",
+    ),
+    Metric(
         "twp_late_requests",
         "gauge",
         "late",

@@ -1,8 +1,8 @@
 """What differs in SGLang 0.5.17, the newest for torch 2.11.
 
 There is no ``_poll_timeout_aborts`` yet: the samples ride on what rank 0 has read from its
-sockets, which SGLang broadcasts in the same call. Two functions take an argument less, and
-an abort is made by hand.
+sockets, which SGLang broadcasts in the same call. Two functions take an argument less, an
+abort is made by hand, and the prefix cache is another class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from patches.contract import Hook
-from patches.sglang_0_5 import consensus, gate, ranking, refusing
+from patches.sglang_0_5 import consensus, gate, prefix_view, queueing, ranking, refusing
 from patches.sglang_0_5.engine_view import SCHEDULER
 
 RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver"
@@ -44,6 +44,16 @@ CONSENSUS = (
         reads=(f"{RECEIVER}:SchedulerRequestReceiver._broadcast_reqs_across_ranks",),
     ),
     *(hook for hook in consensus.HOOKS if hook.target.endswith(".process_input_requests")),
+)
+
+QUEUEING = tuple(
+    hook._replace(
+        reads=(
+            *(name for name in hook.reads if name not in prefix_view.READS),
+            *prefix_view.READS_BEFORE_0_5_20,
+        )
+    )
+    for hook in queueing.HOOKS
 )
 
 REFUSING = tuple(

@@ -114,13 +114,15 @@ def owed_prompt_tokens(chunked_req: Any) -> int:
     if chunked_req is None:
         return 0
     total = len(chunked_req.origin_input_ids) + len(chunked_req.output_ids)
-    return int(max(0, total - _cached_tokens(chunked_req)))
+    return int(max(0, total - prefix_tokens(chunked_req)))
 
 
-def _cached_tokens(req: Any) -> int:
+def prefix_tokens(req: Any) -> int:
+    """Tokens of ``req`` that hold KV when its next prompt tokens are computed; of a request that
+    was just taken, what SGLang found in its prefix cache."""
     # 0.5.22 keeps a count; before, the length of the index tensor is the count.
     count = getattr(req, "prefix_len", None)
-    return len(req.prefix_indices) if count is None else count
+    return len(req.prefix_indices) if count is None else int(count)
 
 
 def kv_free_tokens(scheduler: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from patches import active
 from patches.contract import Hook
+from patches.sglang_0_5 import prefix_view
 from patches.sglang_0_5.engine_view import SCHEDULER
 
 
@@ -43,6 +44,7 @@ HOOKS = (
         reads=(
             f"{SCHEDULER}:Scheduler.enable_priority_scheduling",
             f"{SCHEDULER}:Scheduler.schedule_low_priority_values_first",
+            *prefix_view.READS,
         ),
     ),
 )

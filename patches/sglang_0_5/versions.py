@@ -42,7 +42,7 @@ TABLES = (
         (
             *construction.HOOKS,
             *before_0_5_20.CONSENSUS,
-            *queueing.HOOKS,
+            *before_0_5_20.QUEUEING,
             *before_0_5_20.REFUSING,
             *stepping.HOOKS,
             *before_0_5_20.RANKING,

@@ -141,6 +141,14 @@ class TtftLines:
             if not self._fresh and not self._late:
                 self._priorities.clear()
 
+    def recounted(self, request: RequestInfo, change_tokens: int) -> None:
+        """A request has so many prompt tokens more to serve than when it was last told of;
+        unknown ones are ignored."""
+        if request.seq in self._fresh:
+            self._fresh_tokens += change_tokens
+        elif self.is_late(request):
+            self._late_tokens += change_tokens
+
     def is_late(self, request: RequestInfo) -> bool:
         """Whether it stands in the late line."""
         return self._place(request) is not None

@@ -8,6 +8,8 @@ later is told so at once.
     predicted TTFT = (prompt tokens before it + its own) / prompt rate
     prompt rate    = prompt tokens per ms of steps that made somebody wait
 
+Prompt tokens that the prefix cache holds are not among them: nobody waits for those.
+
 Nobody is refused while nobody waits: a rate learned in a bad moment could otherwise shut the
 door of an idle engine for good. Everything here follows from arrivals, passes and rank 0's
 samples, so that tensor-parallel ranks refuse the same requests.
@@ -19,6 +21,7 @@ from math import ceil, inf
 from typing import Literal, NamedTuple
 
 from twp_sglang.config import TwpConfig
+from twp_sglang.scheduling.explanation import prompt_to_serve
 from twp_sglang.scheduling.prefill_rate import PrefillRate
 from twp_sglang.scheduling.request import RequestInfo
 from twp_sglang.scheduling.sample import StepSample
@@ -160,8 +163,9 @@ class Overload:
         if self.ttft_limit_ms is None or rate is None:
             return None
         limit = max(self.ttft_limit_ms, objective_ms)
-        predicted = (tokens_ahead + request.prompt_tokens) / rate
-        in_time = (in_time_tokens + request.prompt_tokens) / rate
+        own = prompt_to_serve(request)
+        predicted = (tokens_ahead + own) / rate
+        in_time = (in_time_tokens + own) / rate
         if predicted <= limit or in_time <= IN_TIME_SHARE * objective_ms:
             return None
         return Refusal(
@@ -169,7 +173,7 @@ class Overload:
             f"The server is overloaded: the first token would come in about "
             f"{predicted / 1e3:,.1f} s, and it queues for at most {limit / 1e3:g} s "
             f"(refuse_ttft_ms); {tokens_ahead:,} prompt tokens are before this request's "
-            f"{request.prompt_tokens:,}, at {rate * 1e3:,.0f} per second.",
+            f"{own:,}, at {rate * 1e3:,.0f} per second.",
             TOO_MANY_REQUESTS,
             self._retry_after_s(predicted - limit, request, rate),
         )
@@ -182,7 +186,7 @@ class Overload:
         queue: WaitingQueue,
         rate: float | None,
     ) -> Refusal:
-        base = 0.0 if rate is None else DRAIN_SHARE * queue.prompt_tokens / rate
+        base = 0.0 if rate is None else DRAIN_SHARE * queue.tokens_to_serve / rate
         return Refusal(
             reason,
             f"The server is overloaded: {what}.",
@@ -196,7 +200,7 @@ class Overload:
         which they can be served and not all at once."""
         if rate is None:
             return RETRY_UNKNOWN_S
-        turn = max(self._turn_ms + request.prompt_tokens / rate, self._busy_ms + base_ms)
+        turn = max(self._turn_ms + prompt_to_serve(request) / rate, self._busy_ms + base_ms)
         # Nobody is told to come later than the maximum, so no turns are kept beyond it.
         self._turn_ms = min(turn, self._busy_ms + RETRY_MAX_S * 1e3)
         wait_s = ceil((self._turn_ms - self._busy_ms) / 1e3)

@@ -12,8 +12,10 @@ class RequestInfo:
         rid: the engine's name for it, for traces and logs only; decisions never read it.
         seq: order of arrival, unique, equal on all ranks.
         arrival_pass: scheduling pass in which it joined the queue.
-        prompt_tokens: tokens to prefill, for a retracted request those it had generated
+        prompt_tokens: tokens of its prompt, for a retracted request those it had generated
             included.
+        cached_tokens: those of them whose KV the engine's prefix cache holds, so that they need
+            not be computed; changes by :meth:`Policy.recount` only while it waits.
         expected_tokens: output tokens still expected, r.
         max_new_tokens: its own limit of output tokens, produced ones included.
         produced_tokens: output tokens that it had when it joined.

@@ -34,6 +34,8 @@ class Columns(NamedTuple):
     seq: NDArray[np.int64]
     arrival: NDArray[np.float64]
     prompt: NDArray[np.float64]
+    cached: NDArray[np.float64]
+    """Tokens of the prompt that need not be computed."""
     expected: NDArray[np.float64]
     inverse_size: NDArray[np.float64]
     """1 / (prompt + expected output), the sum at least 1 token."""
@@ -53,6 +55,8 @@ class WaitingQueue:
         self._priorities_seen: set[int] = set()
         self.prompt_tokens = 0
         """Prompt tokens of all that wait, retracted ones included."""
+        self.cached_tokens = 0
+        """Those of them that the engine's prefix cache holds."""
 
     def __len__(self) -> int:
         return self._live + len(self._retracted)
@@ -89,16 +93,21 @@ class WaitingQueue:
         """Whether requests of different priority have waited here."""
         return len(self._priorities_seen) > 1
 
-    def prompt_tokens_at(self, priority: int) -> int:
-        """Prompt tokens of those whose turn comes before a newcomer of ``priority``: retracted
-        ones, and those of its priority and above."""
+    @property
+    def tokens_to_serve(self) -> int:
+        """Prompt tokens of all that wait and that the engine has to compute."""
+        return self.prompt_tokens - self.cached_tokens
+
+    def tokens_to_serve_at(self, priority: int) -> int:
+        """Prompt tokens to compute of those whose turn comes before a newcomer of ``priority``:
+        retracted ones, and those of its priority and above."""
         if not self.mixed_priorities and priority <= min(self._priorities_seen, default=priority):
-            return self.prompt_tokens
+            return self.tokens_to_serve
         used = len(self._rows)
         columns = self._columns
         before = columns.alive[:used] & (columns.priority[:used] >= priority)
-        fresh = int(columns.prompt[:used][before].sum())
-        return fresh + sum(request.prompt_tokens for request in self._retracted)
+        fresh = int((columns.prompt[:used] - columns.cached[:used])[before].sum())
+        return fresh + sum(one.prompt_tokens - one.cached_tokens for one in self._retracted)
 
     def add(self, request: RequestInfo) -> None:
         """Let ``request`` join.
@@ -109,6 +118,7 @@ class WaitingQueue:
         if request.slot >= 0 or (request.retracted and request in self._retracted):
             raise ValueError(f"{request!r} waits already: a request joins once")
         self.prompt_tokens += request.prompt_tokens
+        self.cached_tokens += request.cached_tokens
         if request.retracted:
             self._retracted.append(request)
             return
@@ -122,6 +132,7 @@ class WaitingQueue:
         columns.seq[row] = request.seq
         columns.arrival[row] = request.arrival_pass
         columns.prompt[row] = request.prompt_tokens
+        columns.cached[row] = request.cached_tokens
         columns.expected[row] = request.expected_tokens
         columns.inverse_size[row] = 1.0 / max(1, request.prompt_tokens + request.expected_tokens)
         columns.priority[row] = request.priority
@@ -130,12 +141,22 @@ class WaitingQueue:
         heapq.heappush(self._by_arrival, (request.arrival_pass, request.seq, request))
         heapq.heappush(self._by_length, (request.expected_tokens, request.seq, request))
 
+    def recount(self, request: RequestInfo, cached_tokens: int) -> None:
+        """From now on so many tokens of the prompt of ``request`` need not be computed, whether
+        it waits here or not."""
+        if request in self:
+            self.cached_tokens += cached_tokens - request.cached_tokens
+            if request.slot >= 0:
+                self._columns.cached[request.slot] = cached_tokens
+        request.cached_tokens = cached_tokens
+
     def discard(self, request: RequestInfo) -> None:
         """Take ``request`` out: admitted or gone. Unknown requests are ignored."""
         if request.retracted:
             if request in self._retracted:
                 self._retracted.remove(request)
                 self.prompt_tokens -= request.prompt_tokens
+                self.cached_tokens -= request.cached_tokens
             return
         if request not in self:
             return
@@ -145,6 +166,7 @@ class WaitingQueue:
         request.slot = -1
         self._live -= 1
         self.prompt_tokens -= request.prompt_tokens
+        self.cached_tokens -= request.cached_tokens
         if not self._live:
             self._priorities_seen.clear()
             self._by_length.clear()
@@ -208,6 +230,7 @@ def _allocate(rows: int) -> Columns:
         seq=np.zeros(rows, dtype=np.int64),
         arrival=np.zeros(rows),
         prompt=np.zeros(rows),
+        cached=np.zeros(rows),
         expected=np.zeros(rows),
         inverse_size=np.ones(rows),
         priority=np.zeros(rows, dtype=np.int64),

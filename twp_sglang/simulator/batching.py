@@ -221,7 +221,7 @@ class Batcher:
     def _admit(self, request: LiveRequest, hit_tokens: int) -> None:
         rows = self.rows
         self.pool.admit(request, hit_tokens)
-        self.driver.admitted(request)
+        self.driver.admitted(request, hit_tokens)
         request.status = "active"
         request.stay += 1
         request.before_stay = request.produced

@@ -229,8 +229,9 @@ class PolicyDriver:
         for _ in range(count):
             yield self._line[0]
 
-    def admitted(self, request: LiveRequest) -> None:
-        """The engine took ``request`` into its next batch."""
+    def admitted(self, request: LiveRequest, cached_tokens: int) -> None:
+        """The engine took ``request`` into its next batch and found so many tokens of its prompt
+        in its prefix cache."""
         info, load = request.info, self._load
         assert info is not None
         assert load is not None
@@ -239,6 +240,8 @@ class PolicyDriver:
         self._admitted += 1
         policy = self.policy
         grant = self._grants.pop(request, None)
+        if policy is not None:
+            policy.recount(info, cached_tokens)
         if grant is not None:
             assert policy is not None
             policy.admitted(grant)
@@ -389,4 +392,5 @@ def _admission(
         None if grant is None else grant.kv_free_after,
         None if grant is None else grant.kv_threshold,
         pass_index - info.arrival_pass if grant is None else grant.waited_passes,
+        info.cached_tokens,
     )

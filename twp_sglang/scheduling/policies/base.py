@@ -94,15 +94,19 @@ class Policy(ABC):
         return request.ttft_slo_ms or 0.0
 
     def prompt_tokens_before(self, request: RequestInfo) -> tuple[int, int]:
-        """Waiting prompt tokens that are served before a newcomer's: all that go before it in
+        """Waiting prompt tokens that are computed before a newcomer's: all that go before it in
         the policy's order, and those of them that do even where others can no longer be in
         time."""
-        ahead = self.queue.prompt_tokens_at(request.priority)
+        ahead = self.queue.tokens_to_serve_at(request.priority)
         return ahead, ahead
 
     def enqueue(self, request: RequestInfo) -> None:
         """A request joins the queue (again, when it was retracted)."""
         self.queue.add(request)
+
+    def recount(self, request: RequestInfo, cached_tokens: int) -> None:
+        """The engine's prefix cache now holds so many tokens of the prompt of ``request``."""
+        self.queue.recount(request, cached_tokens)
 
     def withdraw(self, request: RequestInfo) -> None:
         """A request left the queue unserved."""

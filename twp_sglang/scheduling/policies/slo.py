@@ -49,8 +49,8 @@ from twp_sglang.scheduling.sample import PassView, StepSample
 from twp_sglang.scheduling.step_model import OnlineStepModel
 
 GRANTS_SPARE = 8
-"""Grants in a pass whose prompts fill the step already: the engine may find prefixes in its
-cache that nobody told of, and each further grant costs a look at memory."""
+"""Grants in a pass whose prompts fill the step already: the engine may find more in its prefix
+cache than when it was asked, and each further grant costs a look at memory."""
 
 PASSED_BY = 16
 """Most requests that do not fit in memory and are passed by others in one pass."""
@@ -126,6 +126,12 @@ class Slo(Policy):
             self.turns.arrived(request)
         if not request.retracted:
             self.lines.add(request)
+
+    def recount(self, request: RequestInfo, cached_tokens: int) -> None:
+        """Also what the lines add up."""
+        before = prompt_to_serve(request)
+        super().recount(request, cached_tokens)
+        self.lines.recounted(request, prompt_to_serve(request) - before)
 
     def withdraw(self, request: RequestInfo) -> None:
         """Left unserved."""
