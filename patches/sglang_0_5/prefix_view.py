@@ -103,13 +103,15 @@ def _asking(cache: Any, matched: Callable[[Any], int]) -> Question:
         if req.positional_embed_overrides is not None:
             return 0
         ids = req.origin_input_ids + req.output_ids if req.output_ids else req.origin_input_ids
+        # The last token is always computed; with log-probabilities of the prompt, more are.
+        most: int = req._compute_max_prefix_len(len(ids)) // page * page
+        if most <= 0:
+            return 0
         key = RadixKey(ids, req.extra_key)
         # 0.5.17 has it in the extra key.
         salt = getattr(req, "cache_salt", None)
         if salt is not None:
             key.cache_salt = salt
-        # The last token is always computed; with log-probabilities of the prompt, more are.
-        most: int = req._compute_max_prefix_len(len(ids)) // page * page
         return min(matched(key), most)
 
     return held

@@ -176,3 +176,12 @@ def test_a_disabled_cache_is_not_asked() -> None:
     )
     assert prefix_view.question_for(cache) is None
     assert prefix_view.question_for(RadixCache.create_simulated(disable=True)) is None
+
+
+@pytest.mark.parametrize("page", [1, 16])
+@pytest.mark.parametrize("make", CACHES)
+def test_odd_prompts_hold_nothing(make: Make, page: int) -> None:
+    ask = prefix_view.question_for(filled(make, page))
+    assert ask is not None
+    odd = [[], [1], [-1, -1], [2**62] * 40, [0] * (page - 1)]
+    assert [ask(_Req(array("q", ids))) for ids in odd] == [0] * len(odd)

@@ -35,6 +35,15 @@ def test_it_prints_a_table_writes_json_and_says_whether_targets_are_met(
     assert "MISSED" in capsys.readouterr().out
 
 
+def test_sglangs_own_prefix_cache_can_be_asked(tmp_path: Path) -> None:
+    pytest.importorskip("sglang.srt.mem_cache.unified_radix_cache", reason="needs SGLang installed")
+    engine = decision_cost._Engine("open", 100, 8, tmp_path, "slo", prefix_cache=True)
+    for _ in range(60):
+        engine.run_pass()
+    # Those that came first found an empty cache and were asked about again.
+    assert engine.runtime.policy.queue.cached_tokens > 1_000
+
+
 def test_too_few_passes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--passes", "3"])

@@ -15,10 +15,11 @@ from controllers.step_trace import Header
 from patches import prefix_hits
 from patches.arrivals import info_of
 from patches.explaining import explain
-from patches.prefix_hits import AGAIN_PER_PASS
 from patches.runtime import Ranks, Runtime
 from patches.sglang_0_5 import prefix_view
 from twp_sglang.config import TwpConfig
+
+AGAIN_PER_PASS = 8
 
 
 class Cache:
@@ -47,6 +48,7 @@ class Desk:
         self, monkeypatch: pytest.MonkeyPatch, running: int = 0, trace_dir: Path | None = None
     ) -> None:
         monkeypatch.setattr(prefix_view, "question_for", lambda cache: cache.ask)
+        monkeypatch.setattr(prefix_hits, "AGAIN_PER_PASS", AGAIN_PER_PASS)
         config = TwpConfig(
             policy="slo", itl_slo_ms=60.0, l_min_ms=50.0, a_ms=10.0, prefill_ms_per_token=0.1
         )
