@@ -32,7 +32,9 @@ def samples(seed: int, n: int = 400, b0: float = 8.0, noise: float = 0.5) -> Dec
 
 @given(
     seed=st.integers(0, 1000),
-    b0=st.floats(1.0, 17.0),
+    # With a knee at 1, the smallest batch, the three columns of B are one too many: no solution
+    # is the only one.
+    b0=st.floats(1.5, 17.0),
     used=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
 )
 @settings(max_examples=50, deadline=None)
