@@ -72,9 +72,19 @@ SLO_TARGET_US = {
     "closed": {100: 60.0, 10_000: 60.0},
     "open": {10_000: 500.0},
     "memory": {10_000: 500.0},
+    "own": {10_000: 1000.0},
 }
 """The same for policy slo, which predicts steps, memory and lateness; ``memory`` is a gate that
-the forecast of the KV cache shuts, computed over all rows in every pass."""
+the forecast of the KV cache shuts, computed over all rows in every pass; with ``own`` requests
+have TTFT objectives of their own and three priorities, which the prompt rate can keep for most."""
+
+OWN_TTFT_MS = (None, 30_000.0, 120_000.0, 600_000.0)
+PRIORITIES = 3
+OWN_PREFILL_MS_PER_TOKEN = 0.05
+"""10,000 prompts of 205 tokens take 103 s: those of low priority with an early date are late."""
+
+OWN_ITL_SLO_MS = 50.0
+"""Steps take some 900 prompt tokens, as they do where a prompt token costs that much."""
 
 CLIENTS = 8
 """Clients that the requests name under policy slo."""
@@ -143,10 +153,10 @@ def _model(gate: str) -> TwpConfig:
     """The cost of a row decides whether the predicted step has room for another."""
     return TwpConfig(
         policy="slo",
-        itl_slo_ms=1000.0,
+        itl_slo_ms=OWN_ITL_SLO_MS if gate == "own" else 1000.0,
         l_min_ms=0.01,
         a_ms=100.0 if gate == "closed" else 0.0,
-        prefill_ms_per_token=1e-6,
+        prefill_ms_per_token=OWN_PREFILL_MS_PER_TOKEN if gate == "own" else 1e-6,
         warmup_steps=0,
     )
 
@@ -169,6 +179,7 @@ class _Engine:
         self._prefixes = RealPrefixCache(random.Random(7)) if prefix_cache else None
         self._names = iter(range(10**9))
         self._slo = policy == "slo"
+        self._own = gate == "own"
         running = Batch([self._request() for _ in range(batch)])
         # With 4 % of the pool to be kept free, a newcomer's prompt does not fit any more.
         free = 0.04 if gate == "memory" else 0.6
@@ -176,6 +187,7 @@ class _Engine:
         if self._prefixes is not None:
             self.scheduler.tree_cache = self._prefixes.cache
         self.plan = Plan(running, running)
+        self.scheduler.enable_priority_scheduling = self._own
         config = _window(gate) if policy == "twp" else _model(gate)
         self.runtime = Runtime(
             config, self.scheduler, Ranks(0, None), trace_dir, Header(), exporter=exporter
@@ -196,7 +208,13 @@ class _Engine:
             self._random.randint(0, 150),
         )
         if self._slo:
-            req.sampling_params.custom_params = {KEY: {"client": self._client()}}
+            terms: dict[str, Any] = {"client": self._client()}
+            own_ttft_ms = self._random.choice(OWN_TTFT_MS) if self._own else None
+            if own_ttft_ms is not None:
+                terms["ttft_slo_ms"] = own_ttft_ms
+            req.sampling_params.custom_params = {KEY: terms}
+        if self._own:
+            req.priority = self._random.randrange(PRIORITIES)
         if self._prefixes is not None:
             req.origin_input_ids = self._prefixes.prompt(len(req.origin_input_ids))
         return req
