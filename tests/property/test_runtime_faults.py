@@ -210,12 +210,17 @@ def test_nothing_is_kept_of_requests_that_ended(policy: Any) -> None:
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
+    grown = []
     try:
         # Until tables with a bound are full: policy slo knows 1,024 clients by name.
-        before, arrived = kept_bytes(6), engine.arrived
-        grown = kept_bytes(3) - before
+        kept, arrived = kept_bytes(6), engine.arrived
+        for _ in range(3):
+            before, kept = kept, kept_bytes(3)
+            count, arrived = engine.arrived - arrived, engine.arrived
+            assert count > 500
+            grown.append((kept - before) / count)
     finally:
         tracemalloc.stop()
-    assert engine.arrived - arrived > 500
-    # The smallest record of one that stays, its name in a dictionary, takes more than 100.
-    assert grown < 30 * (engine.arrived - arrived)
+    # The smallest record of one that stays, its name in a dictionary, takes more than 100, and
+    # is seen each time; a table that Python enlarges for its own reasons, once.
+    assert min(grown) < 30, grown
