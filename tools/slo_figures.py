@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -57,12 +58,12 @@ def draw(out: Path, over_load: list[list[Path]], wait: Path) -> None:
         panel.legend(fontsize=7, loc="lower left")
     panels[0].set_ylabel("in both objectives")
     last = panels[-1]
-    for row in read(wait):
-        name = row["contender"]
-        colour = _STYLE.get(name, ("#0072B2", ""))[0]
+    rows = sorted(read(wait), key=lambda row: float(row["ttft_ms_max"]))
+    # Points may coincide: unfilled markers of different shapes show through each other.
+    for row, marker in zip(rows, itertools.cycle("os^vDPX*"), strict=False):
         x, y = float(row["ttft_ms_max"]) / 1e3, float(row["goodput_fraction"])
-        last.plot(x, y, marker="o", color=colour)
-        last.annotate(name, (x, y), fontsize=6, xytext=(3, -7), textcoords="offset points")
+        last.plot(x, y, marker=marker, linestyle="", fillstyle="none", label=row["contender"])
+    last.legend(fontsize=7, loc="lower right")
     last.set(xlabel="longest TTFT, s", ylim=(0, 1.03), title="waiting against goodput")
     figure.savefig(out, dpi=90)
 
