@@ -19,7 +19,13 @@ from copy import copy
 
 from controllers.models.latency import LatencyModel
 from twp_sglang.scheduling.sample import StepSample
-from twp_sglang.scheduling.self_calibration import FIT_AT, Fit, Scale, SelfCalibration
+from twp_sglang.scheduling.self_calibration import (
+    FIT_AT,
+    Fit,
+    Scale,
+    SelfCalibration,
+    scaled,
+)
 
 CHUNK_START_TOKENS = 512
 """Chunk that the first guess takes to cost half the objective: the usual token budget of
@@ -58,8 +64,6 @@ due by then."""
 PROBE_STEPS = 16
 """Samples beyond a knee until it counts as seen: their mean shows the slope to a seventh at
 10 % scatter."""
-
-_TIMES = ("l_min_ms", "alpha_ms", "a_ms", "kappa_ms_per_token", "prefill_ms_per_token")
 
 
 class ModelLearning:
@@ -194,8 +198,7 @@ def first_guess(slo_ms: float) -> LatencyModel:
 def _scaled(model: LatencyModel, scale: Scale, free_tokens: float) -> Fit:
     """``model`` at its best scale."""
     factor = scale.least if scale.least > 1.0 else scale.mean
-    terms = {name: factor * value for name, value in model.model_dump().items() if name in _TIMES}
-    return Fit(model.model_copy(update=terms), scale.error, free_tokens, None, 0.0)
+    return Fit(scaled(model, factor), scale.error, free_tokens, None, 0.0)
 
 
 def _caps_rows(model: LatencyModel) -> bool:

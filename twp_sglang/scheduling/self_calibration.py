@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from controllers.models.latency import LatencyModel
+from controllers.models.latency import MIN_STEP_MS, LatencyModel
 from twp_sglang.scheduling.least_squares import Moments, non_negative
 
 SURPRISE_AT = (8, 32)
@@ -55,6 +55,10 @@ OUTLIER = 4.0
 
 GUESS_WEIGHT = 0.01
 """Of each term of the first guess, against 1 for a bucket."""
+
+GUESS_TOO_FAST = 2.0
+"""Scale that makes the guess right from which it holds at that scale and not at its own: held in
+parts of itself, a term of fifty times the guess would cost as much as 24 buckets."""
 
 FREE = (0, 64, 128, 192, 256, 384, 512, 768)
 """Prompt tokens per step that may cost nothing: up to what an H200 needs to be bound by
@@ -176,6 +180,7 @@ class SelfCalibration:
         # Those visited most, in the order of their keys: alike on every rank.
         most_visited = sorted(self._buckets, key=lambda key: (-self._buckets[key].count, key))
         buckets = [self._buckets[key] for key in sorted(most_visited[:BUCKETS_MOST])]
+        hold = self._held(buckets)
         guessed = self._guessed_knee()
         best: _Found | None = None
         free = 0.0
@@ -184,12 +189,12 @@ class SelfCalibration:
             if candidate and candidate >= most:
                 break
             equations = _Equations(buckets, candidate)
-            found = self._solve(equations, *(guessed or (None, 0)))
+            found = self._solve(equations, hold, *(guessed or (None, 0)))
             if found is not None and (best is None or found[0] < best[0]):
                 best, free, chosen = found, float(candidate), equations
         if best is None:
             return None
-        found, knee = self._with_knee(chosen, best, guessed)
+        found, knee = self._with_knee(chosen, hold, best, guessed)
         return _as_fit(found, free, knee)
 
     def _guessed_knee(self) -> tuple[int, int] | None:
@@ -200,6 +205,7 @@ class SelfCalibration:
     def _with_knee(
         self,
         equations: _Equations,
+        hold: LatencyModel,
         best: _Found,
         knee: tuple[int, int] | None,
     ) -> tuple[_Found, tuple[int, int] | None]:
@@ -223,15 +229,22 @@ class SelfCalibration:
                         break
                     wave = range(max(0, nearest - step + 1), min(len(places), nearest + step))
                 for index in wave:
-                    found = self._solve(equations, kind, places[index])
+                    found = self._solve(equations, hold, kind, places[index])
                     if found is not None and found[0] < bound:
                         best, bound, knee, nearest = found, found[0], (kind, places[index]), index
         return best, knee
 
-    def _solve(self, equations: _Equations, kind: int | None, rows: int) -> _Found | None:
+    def _held(self, buckets: Sequence[_Bucket]) -> LatencyModel:
+        """What holds: the guess, brought to the size of what was seen where it is far too fast."""
+        ratios = [_model_ms(self.guess, self._free, bucket) / bucket.step_ms for bucket in buckets]
+        scale, _ = _best_scale(ratios)
+        return scaled(self.guess, scale) if scale > GUESS_TOO_FAST else self.guess
+
+    def _solve(
+        self, equations: _Equations, guess: LatencyModel, kind: int | None, rows: int
+    ) -> _Found | None:
         """(mean squared relative error, terms) with one knee or none."""
         moments = equations.moments(kind, rows)
-        guess = self.guess
         moments.hold(0, guess.l_min_ms, GUESS_WEIGHT)
         moments.hold(1, guess.a_ms, GUESS_WEIGHT)
         moments.hold(2, guess.kappa_ms_per_token, GUESS_WEIGHT)
@@ -239,7 +252,7 @@ class SelfCalibration:
         if kind is not None and (kind, rows) == self._guessed_knee():
             moments.hold(4, guess.alpha_ms, GUESS_WEIGHT)
         solved = non_negative(moments)
-        if solved is None or solved[0] <= 0.0:
+        if solved is None or solved[0] < MIN_STEP_MS:
             return None
         return moments.squared_error(solved) / len(equations.buckets), solved
 
@@ -278,6 +291,13 @@ class _Equations:
 
 _TERMS = 5
 _JUMP, _HINGE = 0, 1
+
+
+def scaled(model: LatencyModel, factor: float) -> LatencyModel:
+    """``model`` of a machine whose steps take ``factor`` times as long."""
+    terms = {name: factor * value for name, value in model.model_dump().items() if name != "b0"}
+    terms["l_min_ms"] = max(MIN_STEP_MS, terms["l_min_ms"])
+    return model.model_copy(update=terms)
 
 
 def _best_scale(ratios: Sequence[float]) -> tuple[float, float]:

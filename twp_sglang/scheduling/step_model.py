@@ -41,6 +41,10 @@ REACH_ROWS = 2
 """Whether one row keeps the objective is told by steps of hardly more: the gain of a larger batch
 may come from a knee that nobody knows of yet."""
 
+REACH_STEPS = 64
+"""A saturated engine may have no such step for good. There the model, without the gain, is believed
+once so many decode steps on end missed the objective: the fits at 8 to 64 are made by then."""
+
 
 def _no_tokens() -> int:
     return 0
@@ -62,6 +66,8 @@ class OnlineStepModel:
         self._learning = ModelLearning(start, given is not None, self._free, self._stated_ceiling)
         self.source = "calibrated" if given is not None else "learning"
         self._b0 = config.b0
+        self._missed = 0
+        """Decode steps on end that missed the objective."""
         self.pacing = PromptPacing()
         self._bound = ChunkBound()
         self._adopt(start)
@@ -178,12 +184,17 @@ class OnlineStepModel:
                 gain_decode=1.0, gain_prefill=1.0, residual_var=self.state.residual_var
             )
         self.state = learned
+        if sample.batch:
+            self._missed = self._missed + 1 if step_ms > self._slo_ms else 0
         self._reach(few=sample.batch <= REACH_ROWS and not sample.prefill_tokens)
 
     def _reach(self, *, few: bool) -> None:
         """Plan for longer steps where the objective is out of reach, as the step of a few rows
-        told, and only as long as it is."""
-        row_ms = self.state.gain_decode * self.law.decode_ms(1, 0)
+        told, or the model where there are none, and only as long as it is."""
+        gain = self.state.gain_decode
+        if not few and self._missed >= REACH_STEPS:
+            gain, few = min(gain, 1.0), True
+        row_ms = gain * self.law.decode_ms(1, 0)
         theta = self.theta
         # Of the goal only theta is planned for.
         least = UNREACHABLE * row_ms / theta if row_ms > theta * self._slo_ms else 0.0

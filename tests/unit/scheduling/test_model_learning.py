@@ -145,3 +145,47 @@ def test_probing_needs_so_many_steps() -> None:
         assert online.admits(8, 0), step
         online.observe(sample(STEEP.step_ms(10, 0), step=step, batch=10, kv_tokens=0), 0, 9)
     assert not online.admits(8, 0)
+
+
+@pytest.mark.parametrize("told", [V100, None])
+@pytest.mark.parametrize("slo_ms", [1.0, 20.0, 40.0])
+def test_out_of_reach_shows_to_an_engine_that_is_always_full_too(
+    told: LatencyModel | None, slo_ms: float
+) -> None:
+    """There is no step of one or two rows then, and without one it would stay at 10 rows for good;
+    twice the step of one row is 18."""
+    fields = {"itl_slo_ms": slo_ms}
+    online = OnlineStepModel(config(**fields)) if told is None else model(told, **fields)
+    for step in range(100):
+        batch = 6 + step % 5
+        ms = V100.step_ms(batch, 0)
+        online.observe(sample(ms, step=step, batch=batch, kv_tokens=300 * batch), 0, 1000)
+    assert online.snapshot()["itl_slo_reachable"] is False
+    assert online.admits(10, 300 * 10, 1000)
+
+
+def test_a_step_that_keeps_the_objective_says_that_it_is_in_reach() -> None:
+    online = model(itl_slo_ms=44.0)
+    for step in range(500):
+        batch = 8 if step % 50 == 0 else 10
+        online.observe(sample(V100.step_ms(batch, 0), step=step, batch=batch, kv_tokens=0), 0, 9)
+    assert online.snapshot()["itl_slo_reachable"] is True
+
+
+def test_a_guess_of_a_fiftieth_does_not_hold_the_fit_at_itself() -> None:
+    """An objective of 1 ms makes a guess of 0.25 ms a step."""
+    online = OnlineStepModel(config(itl_slo_ms=1.0))
+    for step in range(64):
+        batch = 4 + step % 8
+        ms = V100.step_ms(batch, 0)
+        online.observe(sample(ms, step=step, batch=batch, kv_tokens=300 * batch), 0, 9)
+    assert online.predicted_ms(8, 2400) == pytest.approx(43.0, rel=0.05)
+
+
+def test_steps_too_short_for_any_model_are_no_fit() -> None:
+    for told in (V100, None):
+        online = OnlineStepModel(config(itl_slo_ms=30.0)) if told is None else model(told)
+        for step in range(64):
+            batch = 1 + step % 20
+            online.observe(sample(1e-30, step=step, batch=batch, kv_tokens=100 * batch), 0, 9)
+        assert online.model.l_min_ms >= 1e-6
