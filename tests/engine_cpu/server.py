@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,11 +84,18 @@ class Server:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
-    def request(self, path: str, body: Any = None, timeout: float = 120.0) -> Reply:
+    def request(
+        self,
+        path: str,
+        body: Any = None,
+        timeout: float = 120.0,
+        *,
+        method: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.url + path, data, {"Content-Type": "application/json"}
-        )
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        request = urllib.request.Request(self.url + path, data, sent, method=method)
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return Reply(answer.status, _parsed(answer.read()))
@@ -153,6 +160,14 @@ def command(
     ]
 
 
+def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    """Wait for ``condition``, and fail where it does not come."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "condition not reached"
+        time.sleep(0.02)
+
+
 @contextmanager
 def serving(
     model: Path,
@@ -161,11 +176,14 @@ def serving(
     module: str = "twp_sglang.launch_server",
     environment: dict[str, str] | None = None,
     own_model: bool = True,
+    orderly: bool = True,
 ) -> Iterator[Server]:
     """A server that is ready, stopped at the end with everything it started.
 
     Args:
         own_model: whether ``model`` is served; without it the flags must name what is.
+        orderly: whether it is asked to end and its files are then complete; SGLang looks
+            every five seconds whether it was asked. Else it is killed at the end.
     """
     port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,12 +201,12 @@ def serving(
         _wait_ready(server)
         yield server
     finally:
-        stop(process)
+        stop(process, orderly=orderly)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, then SIGKILL, to the process group that the test started."""
-    if process.poll() is None:
+def stop(process: subprocess.Popen[bytes], *, orderly: bool = True) -> None:
+    """SIGTERM where it is to end ``orderly``, then SIGKILL, to the group that the test started."""
+    if orderly and process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(20)

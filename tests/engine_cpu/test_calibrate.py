@@ -1,56 +1,47 @@
-"""Calibration of the real engine on the tiny random model."""
+"""Calibration of the real engine on the tiny random model, and servers that take what it wrote."""
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
+from tests.engine_cpu.calibrating import SHORT, calibrate, medians
 from tests.engine_cpu.server import free_port, serving
-from twp_sglang.calibration.profile import Profile, read_profile
+from twp_sglang.calibration.profile import Profile
+from twp_sglang.profile_step import main as profile_step
 from twp_sglang.serving import options
 
-SHORT = (
-    "--batches", "1,2,4,8", "--steps", "60", "--rounds", "3", "--contexts", "32",
-    "--budget-s", "25",
-)  # fmt: skip
+
+class Launched(NamedTuple):
+    """What a calibration wrote that started its server itself."""
+
+    profile: Profile
+    file: Path
+    port: int
 
 
-def calibrate(out: Path, *flags: str) -> tuple[subprocess.CompletedProcess[str], Profile]:
-    """Run the command line; 1 is no failure here: a busy machine may hide the knee."""
-    done = subprocess.run(
-        [sys.executable, "-m", "twp_sglang.calibrate", "--out", str(out), *flags],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode in (0, 1), done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-    return done, read_profile(out)
-
-
-def medians(profile: Profile) -> dict[int, float]:
-    """Fastest visit of each batch size: the one that neighbours disturbed least."""
-    sizes = {point.batch for point in profile.decode_points}
-    return {
-        b: min(p.median_ms for p in profile.decode_points if p.batch == b) for b in sorted(sizes)
-    }
-
-
-def test_launch_measures_and_leaves_no_server(model: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def launched(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Launched:
     port = free_port()
-    out = tmp_path / "profile.json"
+    out = tmp_path_factory.mktemp("calibrate") / "profile.json"
     flags = ["--model-path", str(model), "--load-format", "dummy", "--skip-tokenizer-init"]
     _, profile = calibrate(
         out, *SHORT, "--prefill", "32,64,192", "--mean-output-tokens", "40", "--launch", "--",
         *flags, "--max-total-tokens", "8192", "--port", str(port),
     )  # fmt: skip
+    return Launched(profile, out, port)
+
+
+def test_launch_measures_and_leaves_no_server(launched: Launched) -> None:
+    profile = launched.profile
     with socket.socket() as sock:
-        assert sock.connect_ex(("127.0.0.1", port)) != 0
+        assert sock.connect_ex(("127.0.0.1", launched.port)) != 0
     assert profile.source == "trace"
     assert profile.engine.policy == "fcfs"
     assert set(medians(profile)) == {1, 2, 4, 8}
@@ -64,21 +55,39 @@ def test_launch_measures_and_leaves_no_server(model: Path, tmp_path: Path) -> No
         assert profile.l_min_ms is None
     else:
         assert profile.h0_tokens == pytest.approx(40.0 * profile.decode.b0)
-        config = options.parse(["--twp-profile", str(out)]).config
+        config = options.parse(["--twp-profile", str(launched.file)]).config
         assert config.l_min_ms == profile.l_min_ms
-        plans_with_it(model, tmp_path, out)
-    assert out.with_suffix(".png").stat().st_size > 10_000
+    assert launched.file.with_suffix(".png").stat().st_size > 10_000
 
 
-def plans_with_it(model: Path, folder: Path, file: Path) -> None:
-    """A server under policy slo starts with the profile's step model and objectives."""
-    profile = read_profile(file)
-    auto = ("--twp-itl-slo", "auto", "--twp-ttft-slo", "auto")
-    flags = ("--twp-policy", "slo", "--twp-profile", str(file), *auto)
-    with serving(model, folder, "--max-total-tokens", "8192", *flags) as server:
-        assert server.generate(list(range(5, 40)), 8).status == 200
+def test_one_server_takes_the_profile_and_a_profiled_step_model(
+    launched: Launched, model: Path, tmp_path: Path
+) -> None:
+    """The emulated engine takes steps as ``profile_step`` timed them here, and policy slo plans
+    with what the calibration found, its objectives included."""
+    steps = tmp_path / "measured-here.json"
+    words = ["--model", "tiny", "--backend", "sdpa", "--device", "cpu", "--threads", "1"]
+    grid = ["--batches", "1,2,4", "--contexts", "16,64", "--chunks", "8,32", "--repeats", "5"]
+    assert profile_step([*words, *grid, "--out", str(steps)]) == 0
+    flags = ["--twp-emulate", str(steps), "--twp-policy", "slo", "--max-total-tokens", "8192"]
+    planned = launched.profile.decode is not None
+    if planned:
+        flags += ["--twp-profile", str(launched.file)]
+        flags += ["--twp-itl-slo", "auto", "--twp-ttft-slo", "auto"]
+    with serving(model, tmp_path, *flags, orderly=False) as server:
+        reply = server.generate([5, 6, 7, 8], 12)
+        assert reply.status == 200
+        assert reply.body["meta_info"]["completion_tokens"] == 12
         state = server.twp()
+    assert state["emulated_profile"] == "measured-here"
     assert state["fallbacks"] == 0
+    # What the step profile says of memory is for servers that are not told otherwise.
+    assert json.loads(steps.read_text())["kv_tokens"] > 8192
+    if planned:
+        _plans_with(launched.profile, state)
+
+
+def _plans_with(profile: Profile, state: dict[str, Any]) -> None:
     assert state["model_source"] == "calibrated"
     assert profile.c_ms is not None
     assert profile.a_ms is not None
@@ -87,23 +96,6 @@ def plans_with_it(model: Path, folder: Path, file: Path) -> None:
     assert state["model"]["prefill_ms_per_token"] == profile.prefill_ms_per_token
     assert state["itl_slo_ms"] == pytest.approx(5 * (profile.c_ms + profile.a_ms), rel=1e-6)
     assert state["itl_slo_source"].endswith("calibrated")
-
-
-def test_streams_and_trace_tell_the_same_of_one_server(model: Path, tmp_path: Path) -> None:
-    trace = ("--twp-policy", "fcfs", "--twp-trace", str(tmp_path / "trace"))
-    found = {}
-    with serving(model, tmp_path, "--max-total-tokens", "8192", *trace) as server:
-        for source in ("trace", "stream"):
-            _, found[source] = calibrate(
-                tmp_path / f"{source}.json", *SHORT, "--url", server.url, "--prefill", "none",
-                "--no-png", "--source", source,
-            )  # fmt: skip
-            assert found[source].source == source
-        server.wait_idle()
-        assert server.twp()["fallbacks"] == 0
-    traced, streamed = medians(found["trace"]), medians(found["stream"])
-    for batch, step_ms in traced.items():
-        assert streamed[batch] == pytest.approx(step_ms, rel=0.5)
 
 
 def test_a_server_that_refuses_its_flags_is_status_2_with_its_reason(tmp_path: Path) -> None:

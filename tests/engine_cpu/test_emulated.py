@@ -52,6 +52,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
         # Requests of its own would pass through the policy.
         "--skip-server-warmup",
         environment={"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"},
+        orderly=False,
     ) as server:
         info = server.request("/server_info").body
 

@@ -24,6 +24,7 @@ def test_a_fault_in_a_burst_falls_back_to_stock(model: Path, tmp_path: Path) -> 
         "--twp-h0-tokens",
         "100",
         environment={"TWP_FAULT_INJECTION": "fail-at-pass=60"},
+        orderly=False,
     ) as server:
         assert server.twp()["deciding"]
         with ThreadPoolExecutor(40) as pool:

@@ -1,4 +1,4 @@
-"""The run kit on the CPU engine, killed and resumed; a profiled step model, emulated."""
+"""The run kit on the CPU engine, killed and resumed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tests.engine_cpu.server import serving, tiny_model
-from twp_sglang.profile_step import main as profile_step
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 START_LIMIT_S = 240.0
@@ -97,22 +94,3 @@ def test_killed_halfway_it_goes_on(tmp_path: Path) -> None:
     assert learnt["ok"] or learnt["content"]["refusals"]
     profile = json.loads((out / "stages" / "profile" / "step.json").read_text())
     assert profile["measured"]["agreement"]["good"] is True
-
-
-def test_an_emulated_engine_takes_a_profiled_step_model(tmp_path: Path) -> None:
-    out = tmp_path / "measured-here.json"
-    words = ["--model", "tiny", "--backend", "sdpa", "--device", "cpu", "--threads", "1"]
-    grid = ["--batches", "1,2,4", "--contexts", "16,64", "--chunks", "8,32", "--repeats", "5"]
-    assert profile_step([*words, *grid, "--out", str(out)]) == 0
-    kv_tokens = json.loads(out.read_text())["kv_tokens"]
-    with serving(
-        tiny_model(tmp_path / "model"), tmp_path, "--twp-emulate", str(out),
-        "--max-total-tokens", "8192",
-    ) as server:  # fmt: skip
-        state = server.internal_state()
-        assert state["twp"]["emulated_profile"] == "measured-here"
-        reply = server.generate([5, 6, 7, 8], 12)
-        assert reply.status == 200
-        assert reply.body["meta_info"]["completion_tokens"] == 12
-    # What the profile says of memory is for servers that are not told otherwise.
-    assert kv_tokens > 8192

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_cpu.server import Reply, Server, _parsed, serving
+from tests.engine_cpu.server import Reply, Server, serving
 
 ADMIN_KEY = "an-admin"
 
@@ -44,6 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "--twp-trace",
         str(folder / "steps"),
         own_model=False,
+        orderly=False,
         environment={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"},
     ) as running:
         yield running
@@ -51,17 +51,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def patch(server: Server, fields: Any, key: str | None = ADMIN_KEY) -> Reply:
     """PATCH /twp/config."""
-    headers = {"Content-Type": "application/json"}
-    if key is not None:
-        headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(
-        server.url + "/twp/config", json.dumps(fields).encode(), headers, method="PATCH"
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return Reply(answer.status, _parsed(answer.read()))
-    except urllib.error.HTTPError as error:
-        return Reply(error.code, _parsed(error.read()))
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    return server.request("/twp/config", fields, 30.0, method="PATCH", headers=headers)
 
 
 def states(server: Server) -> list[dict[str, Any]]:

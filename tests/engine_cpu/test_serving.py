@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from patches.sglang_0_5.versions import TABLES
-from tests.engine_cpu.server import Reply, Server, serving
+from tests.engine_cpu.agreement import FIXED_WINDOW, takes_the_simulators_steps
+from tests.engine_cpu.server import Reply, Server, serving, until
 from twp_sglang import audit
 
 WINDOW_TOKENS = 300
@@ -38,6 +39,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         "4",
         "--twp-trace",
         str(folder / "trace"),
+        orderly=False,
     ) as running:
         yield running
 
@@ -57,13 +59,6 @@ def in_background(call: Callable[[], Any]) -> threading.Thread:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     return thread
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "condition not reached"
-        time.sleep(0.02)
 
 
 def test_says_that_it_decides(server: Server) -> None:
@@ -223,6 +218,17 @@ def test_malformed_bodies_are_refused_and_harm_nobody(server: Server) -> None:
     ):
         assert 400 <= server.request("/generate", body).status < 500, body
     assert server.generate(prompt(13, 10), 5).status == 200
+
+
+def test_every_step_is_the_simulators(server: Server) -> None:
+    """With a decode step after each chunk; ``test_simulator_agrees.py`` has mixed steps."""
+    server.wait_idle()
+    assert server.request("/flush_cache", {}).status == 200
+    before = server.request("/twp/config").body["config"]
+    assert server.request("/twp/config", FIXED_WINDOW, method="PATCH").status == 200
+    takes_the_simulators_steps(server, step_kind="interval", decode_chunk_tokens=64)
+    back = {name: before[name] for name in FIXED_WINDOW}
+    assert server.request("/twp/config", back, method="PATCH").status == 200
 
 
 def test_nothing_fell_back(server: Server) -> None:

@@ -6,6 +6,7 @@ import http.client
 import json
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.engine_cpu import odd_requests
-from tests.engine_cpu.server import Server, serving, text_model
+from tests.engine_cpu.server import Server, serving, text_model, until
 from twp_sglang import soak
 from twp_sglang.soaking.processes import ProcessWatch
 
@@ -183,6 +184,32 @@ def test_odd_changes_and_questions(server: Server) -> None:
     assert server.generate([5, 6, 7], 6).status == 200
     replies.send("PATCH", "/twp/config", changeable)
     assert server.request("/twp/config").body["config"] == before["config"]
+    still_decides(server)
+
+
+def test_named_clients_are_counted_and_take_turns(server: Server) -> None:
+    ended: list[str] = []
+
+    def send(client: str, number: int) -> None:
+        body = {
+            # No two alike: the prefix cache would take their prompts off the queue.
+            "text": f"{client} {number:03} " + "x" * 400,
+            "sampling_params": {"max_new_tokens": 8, "ignore_eos": True},
+        }
+        reply = server.request("/generate", body, headers={"X-TWP-Client": client})
+        assert reply.status == 200, reply
+        ended.append(client)
+
+    known = server.twp()["clients"]
+    with ThreadPoolExecutor(43) as pool:
+        many = [pool.submit(send, "sends-many", number) for number in range(40)]
+        until(lambda: server.twp()["queue"] >= 15)
+        few = [pool.submit(send, "sends-few", number) for number in range(3)]
+        until(lambda: server.twp()["clients"] == known + 2)
+        for answer in [*many, *few]:
+            answer.result()
+    assert "sends-few" not in ended[-5:], ended
+    assert server.twp()["clients"] == known + 2
     still_decides(server)
 
 

@@ -1,25 +1,27 @@
-"""Overload on the engine: every request ends in a reply, refusals say when to come again."""
+"""Overload on the engine: every request ends in a reply, refusals say when to come again.
+
+128 requests run at once and 96 may wait; the window is wide.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
 
+from patches.http.serving_state import RETRY_SHUTDOWN_S
 from patches.metrics.definitions import METRICS
-from tests.engine_cpu.server import Server, serving, text_model
+from tests.engine_cpu.server import Server, until
+from tests.engine_cpu.text_server.one_server import POOL_TOKENS, QUEUED
 
 pytestmark = pytest.mark.engine
-
-RUNNING = 128
-QUEUED = 96
-POOL_TOKENS = 16_384
 
 PROMPT = "hello " * 5
 
@@ -42,22 +44,6 @@ class Got(NamedTuple):
     status: int
     headers: dict[str, str]
     text: str
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("overload")
-    with serving(
-        text_model(folder / "model"),
-        folder,
-        *("--twp-policy", "twp", "--twp-queue-max-requests", str(QUEUED)),
-        *("--twp-oversized", "refuse", "--twp-h0-tokens", "100000"),
-        *("--max-running-requests", str(RUNNING), "--max-total-tokens", str(POOL_TOKENS)),
-        # Longer than the pool, so that the pool is what does not fit.
-        *("--context-length", str(2 * POOL_TOKENS), "--enable-metrics", "--skip-server-warmup"),
-        environment={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"},
-    ) as running:
-        yield running
 
 
 async def ask(
@@ -197,6 +183,63 @@ def test_metrics_tell_what_happened(server: Server) -> None:
     # The client's side of the same latency, by SGLang.
     assert _value(values, "sglang:inter_token_latency_seconds_count") > 0
     assert _value(values, "twp_scheduler_itl_seconds_count") > 0
+
+
+def test_a_first_token_that_would_come_too_late_is_refused_by_its_predicted_time(
+    server: Server,
+) -> None:
+    """The prediction is the engine's own: tokens in the queue over the rate that it measured."""
+    limit_ms = 50.0
+    changed = server.request("/twp/config", {"refuse_ttft_ms": limit_ms}, method="PATCH")
+    assert changed.status == 200, changed
+    before = Counter(server.twp()["refusals"])
+    got = burst(server, 300, a_second=1500)
+    refused = [one for one in got if one.status == 429]
+    assert {one.status for one in got} == {200, 429}
+    assert {one.stream for one in refused} == {False, True}
+    for one in refused:
+        assert 1 <= int(one.headers["retry-after"]) <= 60
+        found = re.search(
+            r"the first token would come in about ([\d,.]+) s, and it queues for at most 0\.05 s "
+            r"\(refuse_ttft_ms\); ([\d,]+) prompt tokens are before this request's ([\d,]+), at "
+            r"([\d,]+) per second",
+            json.loads(one.text)["message"],
+        )
+        assert found is not None, one.text
+        seconds, ahead, own, rate = (float(word.replace(",", "")) for word in found.groups())
+        assert seconds == pytest.approx((ahead + own) / rate, abs=0.1)
+    server.wait_idle()
+    assert Counter(server.twp()["refusals"]) - before == {"ttft": len(refused)}
+    assert once(server, "/generate", GENERATE).status == 200, "nobody waits: nobody is refused"
+    unset = server.request("/twp/config", {"refuse_ttft_ms": None}, method="PATCH")
+    assert unset.status == 200, unset
+
+
+def test_while_it_drains_new_ones_are_told_to_come_again(server: Server) -> None:
+    """Last in the folder: SIGTERM ends the server, after those who are being served."""
+    limit = {"max_new_tokens": 600, "ignore_eos": True}
+    body = {"text": PROMPT, "sampling_params": limit, "stream": True}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(once, server, "/generate", body)
+        until(lambda: server.twp()["batch"] > 0)
+        server.process.terminate()
+        turned_away: list[Got] = []
+
+        def told() -> bool:
+            turned_away.append(once(server, "/generate", {**GENERATE, "stream": True}))
+            return turned_away[-1].status == 503
+
+        until(told)
+        for path, asked in APIS:
+            assert once(server, path, asked).status == 503
+        served = running.result()
+    assert int(turned_away[-1].headers["retry-after"]) == RETRY_SHUTDOWN_S
+    assert "shutting down" in json.loads(turned_away[-1].text)["message"]
+    assert served.status == 200
+    assert served.text.endswith("data: [DONE]\n\n")
+    events = [line for line in served.text.splitlines() if line.startswith("data: {")]
+    assert json.loads(events[-1].removeprefix("data: "))["meta_info"]["completion_tokens"] == 600
+    assert server.process.wait(60) == 0
 
 
 def _value(values: dict[str, float], name: str, label: str = "") -> float:

@@ -13,31 +13,21 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.engine_cpu.server import Server, serving, text_model
+from tests.engine_cpu.server import Server
+from tests.engine_cpu.text_server.one_server import WIDE_TOKENS, TextServer
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("text")
+@pytest.fixture(scope="module", autouse=True)
+def narrow_window(text_server: TextServer) -> Iterator[None]:
+    """So narrow that forty clients at once have to wait for each other."""
 
+    def change(**fields: float) -> None:
+        changed = text_server.server.request("/twp/config", fields, method="PATCH")
+        assert changed.status == 200, changed
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
-    with serving(
-        text_model(folder / "model"),
-        folder,
-        "--max-total-tokens",
-        "4096",
-        "--twp-policy",
-        "twp",
-        "--twp-h0-tokens",
-        "200",
-        "--twp-b0",
-        "4",
-        "--grammar-backend",
-        "xgrammar",
-    ) as running:
-        yield running
+    change(h0_tokens=200, b0=4)
+    yield
+    change(h0_tokens=WIDE_TOKENS, b0=8)
 
 
 def ask(server: Server, text: str, **params: object) -> str:
@@ -123,8 +113,8 @@ def test_openai_client_many_at_once(server: Server) -> None:
     assert asyncio.run(run()) == [10 + number % 5 for number in range(40)]
 
 
-def test_sglang_bench_serving_runs(server: Server, folder: Path) -> None:
-    result = folder / "bench.jsonl"
+def test_sglang_bench_serving_runs(text_server: TextServer, tmp_path: Path) -> None:
+    result = tmp_path / "bench.jsonl"
     done = subprocess.run(
         [
             sys.executable,
@@ -133,13 +123,13 @@ def test_sglang_bench_serving_runs(server: Server, folder: Path) -> None:
             "--backend",
             "sglang",
             "--base-url",
-            server.url,
+            text_server.server.url,
             "--dataset-name",
             "random-ids",
             "--model",
-            str(folder / "model"),
+            str(text_server.model),
             "--tokenizer",
-            str(folder / "model"),
+            str(text_server.model),
             "--num-prompts",
             "12",
             "--random-input-len",
@@ -157,7 +147,7 @@ def test_sglang_bench_serving_runs(server: Server, folder: Path) -> None:
         text=True,
         timeout=240,
         check=False,
-        cwd=folder,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert json.loads(result.read_text().splitlines()[-1])["completed"] == 12
