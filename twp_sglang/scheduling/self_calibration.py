@@ -60,6 +60,17 @@ GUESS_TOO_FAST = 2.0
 """Scale that makes the guess right from which it holds at that scale and not at its own: held in
 parts of itself, a term of fifty times the guess would cost as much as 24 buckets."""
 
+NEWEST_LEAST = 16
+"""Buckets visited last that are looked at by themselves; then twice as many, and so on. Fewer are
+described well by anything with five terms."""
+
+CHANGED = 0.15
+"""Relative error of the whole fit in the newest buckets from which the machine may have changed:
+three times what scatter of 20 % leaves in buckets of 16 visits."""
+
+CHANGED_BETTER = 0.5
+"""Part of that error which a fit to them alone must leave at most."""
+
 FREE = (0, 64, 128, 192, 256, 384, 512, 768)
 """Prompt tokens per step that may cost nothing: up to what an H200 needs to be bound by
 arithmetic and not by its memory."""
@@ -95,6 +106,9 @@ class Scale(NamedTuple):
     """Root mean square of the relative error at the scale ``mean``."""
 
 
+_Key = tuple[int, int, int]
+"""Places in B, KV and prompt tokens."""
+
 _Found = tuple[float, list[float]]
 """Mean squared relative error, and the terms."""
 
@@ -102,10 +116,10 @@ _Found = tuple[float, list[float]]
 class _Bucket:
     """Means of B, KV, prompt and of the step time."""
 
-    __slots__ = ("batch", "count", "kv", "least_ms", "prompt", "step_ms", "surprise")
+    __slots__ = ("batch", "count", "kv", "least_ms", "prompt", "seen", "step_ms", "surprise")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.seen = 0  # visits, and the sample of the last one
         self.batch = self.kv = self.prompt = self.step_ms = 0.0
         self.least_ms = math.inf
         """Shortest step lately: no pause is in it."""
@@ -128,7 +142,7 @@ class SelfCalibration:
         self.guess = guess
         self.jump_rows = jump_rows
         self._free = free_tokens
-        self._buckets: dict[tuple[int, int, int], _Bucket] = {}
+        self._buckets: dict[_Key, _Bucket] = {}
         self.samples = 0
 
     def observe(
@@ -154,6 +168,7 @@ class SelfCalibration:
         bucket.step_ms += weight * (step_ms - bucket.step_ms)
         bucket.least_ms = min(step_ms, FORGETS * bucket.least_ms)
         self.samples += 1
+        bucket.seen = self.samples
         if predicted_ms > 0.0:
             bucket.surprise += step_ms / predicted_ms - 1.0
         surprised = bucket.count in SURPRISE_AT and abs(bucket.surprise) > SURPRISE * bucket.count
@@ -174,12 +189,36 @@ class SelfCalibration:
         return Scale(mean, least, error)
 
     def fit(self) -> Fit | None:
-        """What was gathered says; None where it shows no direction at all."""
+        """What was gathered says; None where it shows no direction at all.
+
+        Where that is far off in the buckets visited last, which are described much better alone,
+        the machine has changed: the others are forgotten."""
         if len(self._buckets) < BUCKETS_NEEDED:
             return None
         # Those visited most, in the order of their keys: alike on every rank.
         most_visited = sorted(self._buckets, key=lambda key: (-self._buckets[key].count, key))
-        buckets = [self._buckets[key] for key in sorted(most_visited[:BUCKETS_MOST])]
+        fit = self._fit_of(most_visited[:BUCKETS_MOST])
+        newest, size = sorted(self._buckets, key=lambda key: -self._buckets[key].seen), NEWEST_LEAST
+        while fit is not None and size < len(newest):
+            error = self._error(fit, newest[:size])
+            other = self._fit_of(newest[:size]) if error > CHANGED else None
+            if other is not None and other.residual < CHANGED_BETTER * error:
+                self._buckets = {key: self._buckets[key] for key in newest[:size]}
+                return other
+            size *= 2
+        return fit
+
+    def _error(self, fit: Fit, keys: Sequence[_Key]) -> float:
+        """Root mean square of the relative error of ``fit`` in these buckets."""
+        total = 0.0
+        for bucket in map(self._buckets.__getitem__, keys):
+            beyond = fit.jump_rows is not None and bucket.batch > fit.jump_rows
+            step_ms = _model_ms(fit.model, fit.free_tokens, bucket) + beyond * fit.jump_ms
+            total += (step_ms / bucket.step_ms - 1.0) ** 2
+        return math.sqrt(total / len(keys))
+
+    def _fit_of(self, keys: Sequence[_Key]) -> Fit | None:
+        buckets = [self._buckets[key] for key in sorted(keys)]
         hold = self._held(buckets)
         guessed = self._guessed_knee()
         best: _Found | None = None

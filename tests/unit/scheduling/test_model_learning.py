@@ -189,3 +189,31 @@ def test_steps_too_short_for_any_model_are_no_fit() -> None:
             batch = 1 + step % 20
             online.observe(sample(1e-30, step=step, batch=batch, kv_tokens=100 * batch), 0, 9)
         assert online.model.l_min_ms >= 1e-6
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("factor", [2.0, 3.0])
+def test_a_machine_that_became_slower_is_not_mixed_with_what_it_was(
+    given: bool, factor: float
+) -> None:
+    """Held to the objective, it does other steps than before: what was seen of the faster machine
+    stayed in every fit, and steps of twice the objective were planned for good."""
+    fast = LatencyModel(
+        l_min_ms=6.2, b0=0.0, alpha_ms=0.0, a_ms=0.05,
+        kappa_ms_per_token=2e-5, prefill_ms_per_token=0.02,
+    )  # fmt: skip
+    fields = {"a_ms": 0.05, "kappa_ms_per_token": 2e-5, "itl_slo_ms": 40.0}
+    online = model(fast, **fields) if given else OnlineStepModel(config(itl_slo_ms=40.0))
+    rng = random.Random(1)
+    for step in range(3000):
+        batch = rng.randint(60, 120) if step < 2000 else rng.randint(8, 30)
+        kv = batch * rng.randint(300, 1500)
+        prompt = rng.choice([0, 64, 300, 900] if step < 2000 else [0, 32, 100, 200, 400])
+        ms = fast.step_ms(batch, kv, prompt) * (factor if step >= 2000 else 1.0)
+        ms *= math.exp(0.03 * rng.gauss(0.0, 1.0))
+        taken = sample(ms, step=step, batch=batch, kv_tokens=kv, prefill_tokens=prompt)
+        online.observe(taken, 0, 1000)
+    for prompt in (0, 300):
+        true = factor * fast.step_ms(20, 20_000, prompt)
+        assert online.predicted_ms(20, 20_000, prompt) == pytest.approx(true, rel=0.1)
+    assert online.theta > 0.8
