@@ -101,6 +101,9 @@ def _flags(outcome: Outcome, machine_name: str, folder: Path) -> list[str]:
         mean_output_tokens(cell.traffic, "test"),
         cell.slo,
     )
+    if "itl_delivery_ms" not in outcome.contender.config:
+        # Real clients wait for delivery, which the simulator does not have: the server's default.
+        chosen.config.pop("itl_delivery_ms", None)
     return [*machine_flags(where, folder), *setting_flags(chosen)]
 
 

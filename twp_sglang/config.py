@@ -41,10 +41,9 @@ class TwpConfig(FrozenModel):
     policy: PolicyName = Field(
         default="slo",
         description="who decides admissions: slo holds itl_slo_ms and ttft_slo_ms by a model of "
-        "the step, which kept most requests within both in nearly every comparison (docs/results); "
-        "twp is the paper's law; fcfs, priority (shortest prompt first) and dynamic-batch are the "
-        "paper's baselines; observe decides nothing and records what twp would have done; off "
-        "registers no hook at all",
+        "the step, best in nearly every comparison (docs/results); twp is the paper's law; fcfs, "
+        "priority (shortest prompt first) and dynamic-batch are its baselines; observe decides "
+        "nothing and records what twp would have done; off registers no hook at all",
     )
     law: LawName = Field(
         default="paper", description="window law; paper is equations (3) and (4) to the letter"
@@ -228,6 +227,12 @@ class TwpConfig(FrozenModel):
         description="policy slo: longest time to first token, ms, or auto; a usual objective of "
         "chat. The same with its unit: ttft_slo = 2s",
     )
+    itl_delivery_ms: float = Field(
+        default=5.0,
+        ge=0,
+        description="policy slo: part of the ITL objective left to what follows the step, a tenth "
+        "of it at most; what detokenizer, HTTP and client add to the P99 of a gap on two cores",
+    )
     itl_auto_multiple: float = Field(
         default=5.0,
         gt=1,
@@ -298,7 +303,6 @@ class TwpConfig(FrozenModel):
         description="policy slo: share of the KV cache kept free at the predicted peak; the error "
         "of the forecast",
     )
-
     kv_quantile: float = Field(
         default=0.65,
         gt=0,
@@ -307,7 +311,6 @@ class TwpConfig(FrozenModel):
         "ended, with which memory is forecast; the mean of a geometric law is its 0.63 quantile, "
         "so sums over many requests come out right and a little over",
     )
-
     length_source: Literal["declared", "learned"] = Field(
         default="declared",
         description="policy twp: where expected output lengths come from; declared, each request's "
@@ -320,7 +323,6 @@ class TwpConfig(FrozenModel):
         "served, among requests of equal priority and chance to be in time; on, because who names "
         "clients wants one of them not to starve the others, and without names nothing changes",
     )
-
     evidence: dict[str, Any] | None = Field(
         default=None, description="where the values come from; written by tune, not read"
     )

@@ -36,6 +36,7 @@ OBJECTIVE_FIELDS = frozenset(
     {
         "itl_slo_ms",
         "itl_auto_multiple",
+        "itl_delivery_ms",
         "client_fairness",
         "kv_margin",
         "kv_quantile",

@@ -114,6 +114,8 @@ def setting(
     if config.get("policy") == "slo":
         config.setdefault("itl_slo_ms", itl_limit_ms(slo))
         config.setdefault("ttft_slo_ms", ttft_limit_ms(slo))
+        # Here a token is there when its step ends.
+        config.setdefault("itl_delivery_ms", 0.0)
     engine = dict(contender.engine)
     for key, value in choice.items():
         if key == "h0_batch":

@@ -32,7 +32,7 @@ class Facts(NamedTuple):
     itl_limit_ms: float | None = None
     """Objective or target of the inter-token latency."""
     itl_plan_ms: float | None = None
-    """What is left of the objective once the margin for the model's errors is off."""
+    """What is left of the objective once delivery and the margin for the model's errors are off."""
 
 
 class Place(NamedTuple):
@@ -47,6 +47,7 @@ class Place(NamedTuple):
 def facts_of(state: Mapping[str, Any]) -> Facts:
     """Facts from a state as the server reports it; what is missing stays unknown."""
     limit, theta = state.get("itl_slo_ms"), state.get("theta")
+    steps = state.get("itl_step_goal_ms", limit)
     return Facts(
         policy=str(state.get("policy", "unknown")),
         deciding=bool(state.get("deciding")),
@@ -60,7 +61,7 @@ def facts_of(state: Mapping[str, Any]) -> Facts:
         kv_threshold=state.get("kv_threshold"),
         itl_ms=state.get("itl_ms"),
         itl_limit_ms=limit if limit is not None else state.get("itl_target_ms"),
-        itl_plan_ms=None if limit is None or theta is None else limit * theta,
+        itl_plan_ms=None if steps is None or theta is None else steps * theta,
     )
 
 

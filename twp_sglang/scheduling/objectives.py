@@ -20,6 +20,10 @@ from twp_sglang.config import TwpConfig
 from twp_sglang.objective_values import AUTO, LARGEST_MS, SMALLEST_MS, Objective
 from twp_sglang.scheduling.sample import StepSample
 
+DELIVERY_SHARE_MOST = 0.1
+"""Part of an inter-token objective that delivery may claim: where a gap is hardly longer than what
+delivery adds, holding steps shorter would cost more than it saves."""
+
 LOW_ROWS = 4
 """A step of so few rows takes what an empty one takes, on every machine measured so far."""
 
@@ -31,6 +35,12 @@ REFERENCE_PROMPT_TOKENS = 1024
 
 CHUNK_TOKENS_MIN = 64
 """Smaller prompt chunks say more of the step's constant than of a prompt."""
+
+
+def step_objective_ms(itl_ms: float, delivery_ms: float) -> float:
+    """What a step may take so that the client's gap keeps ``itl_ms``, ms: a token is detokenized,
+    sent and read after its step, and none of that takes equally long twice."""
+    return itl_ms - min(delivery_ms, DELIVERY_SHARE_MOST * itl_ms)
 
 
 class Lowest:

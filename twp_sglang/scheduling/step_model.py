@@ -18,7 +18,7 @@ from controllers.models.latency import LatencyModel
 from twp_sglang.config import TwpConfig
 from twp_sglang.scheduling.graph_ceiling import GraphCeiling
 from twp_sglang.scheduling.model_learning import ModelLearning, first_guess
-from twp_sglang.scheduling.objectives import Objectives
+from twp_sglang.scheduling.objectives import Objectives, step_objective_ms
 from twp_sglang.scheduling.prompt_pacing import ChunkBound, PromptPacing, even_chunk
 from twp_sglang.scheduling.sample import StepSample
 from twp_sglang.scheduling.self_calibration import Fit
@@ -58,6 +58,7 @@ class OnlineStepModel:
 
     def _start(self, config: TwpConfig) -> None:
         self._slo_ms = Objectives(config).itl_ms
+        self._delivery_ms = config.itl_delivery_ms
         self._free = config.prefill_free_tokens
         given = config.step_model()
         self._stated_ceiling = config.graph_ceiling_rows
@@ -95,6 +96,9 @@ class OnlineStepModel:
         if given != self._learning.given:
             self._start(config)
         self._b0 = config.b0
+        if config.itl_delivery_ms != self._delivery_ms:
+            self._delivery_ms = config.itl_delivery_ms
+            self.law = self._law()
         if self.source != "learned":
             self._free = config.prefill_free_tokens
         if config.graph_ceiling_rows != self._stated_ceiling:
@@ -122,7 +126,7 @@ class OnlineStepModel:
         )
 
     def _law(self) -> PredictiveLaw:
-        self._goal_ms = max(self._slo_ms, self._least_goal_ms)
+        self._goal_ms = max(self._for_steps(self._slo_ms), self._least_goal_ms)
         return PredictiveLaw(
             PredictiveLawConfig(
                 itl_objective_ms=self._goal_ms,
@@ -185,7 +189,8 @@ class OnlineStepModel:
             )
         self.state = learned
         if sample.batch:
-            self._missed = self._missed + 1 if step_ms > self._slo_ms else 0
+            missed = step_ms > self._for_steps(self._slo_ms)
+            self._missed = self._missed + 1 if missed else 0
         self._reach(few=sample.batch <= REACH_ROWS and not sample.prefill_tokens)
 
     def _reach(self, *, few: bool) -> None:
@@ -197,7 +202,8 @@ class OnlineStepModel:
         row_ms = gain * self.law.decode_ms(1, 0)
         theta = self.theta
         # Of the goal only theta is planned for.
-        least = UNREACHABLE * row_ms / theta if row_ms > theta * self._slo_ms else 0.0
+        reachable = row_ms <= theta * self._for_steps(self._slo_ms)
+        least = 0.0 if reachable else UNREACHABLE * row_ms / theta
         if least > self._least_goal_ms and not few:
             return
         # It follows the gain in strides, because a law is built anew for each.
@@ -240,7 +246,12 @@ class OnlineStepModel:
 
     def holds_alone(self, objective_ms: float) -> bool:
         """Whether a step of one row keeps ``objective_ms``; a tighter one is out of reach."""
-        return self.state.gain_decode * self.law.decode_ms(1, 0) <= self.theta * objective_ms
+        row_ms = self.state.gain_decode * self.law.decode_ms(1, 0)
+        return row_ms <= self.theta * self._for_steps(objective_ms)
+
+    def _for_steps(self, objective_ms: float) -> float:
+        """What steps may take of a client's objective."""
+        return step_objective_ms(objective_ms, self._delivery_ms)
 
     def admits(
         self,
@@ -263,18 +274,19 @@ class OnlineStepModel:
         """
         if not self._learning.believes_rows(batch + 1, self._b0):
             return False
+        step_goal_ms = None if objective_ms is None else self._for_steps(objective_ms)
         ceiling = self._ceiling
         if ceiling is None or batch < ceiling.rows:
             tries = self._learning.tries_rows(batch + 1, self.model)
-            if self.law.admits(self.state, batch, kv_tokens, 0.0, objective_ms, tries):
+            if self.law.admits(self.state, batch, kv_tokens, 0.0, step_goal_ms, tries):
                 return True
             return self._hardly_longer(batch + 1, kv_tokens, longest)
-        allowed_ms = self.law.budget_ms(self.state, objective_ms)
+        allowed_ms = self.law.budget_ms(self.state, step_goal_ms)
         demand = batch + waiting
         if not ceiling.worth_it(demand, allowed_ms, lambda rows: self._plain_ms(rows, kv_tokens)):
             return False
         extra = self._extra_ms(batch + 1, kv_tokens)
-        return self.law.admits(self.state, batch, kv_tokens, extra, objective_ms)
+        return self.law.admits(self.state, batch, kv_tokens, extra, step_goal_ms)
 
     def _hardly_longer(self, rows: int, kv_tokens: int, longest: Callable[[], int]) -> bool:
         """Whether ``rows`` make a step within ROWS_FLOOR of the longest row's alone."""
@@ -289,7 +301,7 @@ class OnlineStepModel:
         self, kv_tokens: int, objective_ms: float | None, longest: Callable[[], int]
     ) -> float:
         """Objective to plan a step by: at least STEP_FLOOR times the longest row's alone."""
-        goal = self._goal_ms if objective_ms is None else objective_ms
+        goal = self._goal_ms if objective_ms is None else self._for_steps(objective_ms)
         floor = STEP_FLOOR / self.theta
         if floor * self._plain_ms(1, kv_tokens) <= goal:
             return goal  # however the KV is spread
@@ -362,6 +374,7 @@ class OnlineStepModel:
             "residual": self.state.residual_var**0.5,
             "theta": self.theta,
             "itl_slo_reachable": self._least_goal_ms == 0.0,
+            "itl_step_goal_ms": self._goal_ms,
             "prefill_free_tokens": self._free,
             "even_chunk_tokens": min(self.even_chunk, float(CHUNK_MAX_TOKENS)),
             "graph_ceiling_rows": None if self._ceiling is None else self._ceiling.rows,

@@ -24,7 +24,9 @@ def test_nothing_is_told_to_one_that_learns() -> None:
     config, _ = setting(
         CATALOGUE["slo-uncalibrated"], {"step_model": "learned"}, machine("paper-v100"), 50.0, SLO
     )
-    assert config == {"policy": "slo", "itl_slo_ms": 90.0, "ttft_slo_ms": 2000.0}
+    assert config == {
+        "policy": "slo", "itl_slo_ms": 90.0, "ttft_slo_ms": 2000.0, "itl_delivery_ms": 0.0
+    }  # fmt: skip
 
 
 def test_one_term_wrong_and_the_others_right() -> None:

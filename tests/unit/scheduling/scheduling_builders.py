@@ -42,8 +42,9 @@ def sample(duration_ms: float | None, **attributes: Any) -> StepSample:
 
 
 def config(**fields: Any) -> TwpConfig:
-    """A configuration without warm-up, so that the first sample counts."""
-    return TwpConfig(**{"warmup_steps": 0, **fields})
+    """A configuration without warm-up, so that the first sample counts, and without delivery, so
+    that steps may take the whole objective."""
+    return TwpConfig(**{"warmup_steps": 0, "itl_delivery_ms": 0.0, **fields})
 
 
 def seasoned(policy: Slo) -> Slo:

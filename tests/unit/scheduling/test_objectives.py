@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from scheduling_builders import config, request, sample, seasoned, view
 
-from twp_sglang.scheduling.objectives import LOW_ROWS, WINDOW_STEPS, Objectives
+from twp_sglang.scheduling.objectives import (
+    LOW_ROWS,
+    WINDOW_STEPS,
+    Objectives,
+    step_objective_ms,
+)
 from twp_sglang.scheduling.policies.slo import Slo
 
 
@@ -109,3 +114,21 @@ def test_a_learned_model_survives_a_new_objective() -> None:
     assert model.state.gain_decode == gain > 1.0
     assert not rows
     assert model.admits(30, 0)
+
+
+def test_steps_are_left_what_delivery_does_not_take() -> None:
+    assert step_objective_ms(50.0, 5.0) == 45.0
+    assert step_objective_ms(20.0, 5.0) == 18.0, "a tenth at most"
+    assert step_objective_ms(50.0, 0.0) == 50.0
+
+
+def test_rows_and_chunk_are_planned_within_what_delivery_leaves() -> None:
+    fields = {"l_min_ms": 10.0, "a_ms": 1.0, "prefill_ms_per_token": 0.1, "itl_slo_ms": 50.0}
+    model = seasoned(Slo(config(policy="slo", **fields, itl_delivery_ms=5.0))).model
+    # s = 0.05 at start: 0.848 of 45 ms are 38.2.
+    assert model.admits(27, 0)
+    assert not model.admits(28, 0)
+    assert model.chunk_tokens(10, 0) == 181
+    assert model.admits(27, 0, objective_ms=50.0)
+    assert not model.admits(28, 0, objective_ms=50.0), "objectives of their own are clients' too"
+    assert model.snapshot()["itl_step_goal_ms"] == 45.0
