@@ -21,7 +21,8 @@ ROWS = 10
 def runtime(policy: str = "slo", chunk_tokens: int | None = None, **fields: Any) -> Runtime:
     """10 rows at 10 + 1 ms each, 0.1 ms per prompt token: 223 keep 42.39 of 50 ms."""
     model = {"l_min_ms": 10.0, "a_ms": 1.0, "prefill_ms_per_token": 0.1, "b0": 1}
-    config = TwpConfig(**{"policy": policy, "warmup_steps": 0, **model, **fields})
+    plain = {"policy": policy, "warmup_steps": 0, "itl_delivery_ms": 0.0}
+    config = TwpConfig(**{**plain, **model, **fields})
     scheduler = Scheduler(Batch([Req(f"r{i}", 10, 50) for i in range(ROWS)]), 10_000, 9_000)
     made = Runtime(config, scheduler, Ranks(0, None), None, Header(), chunk_tokens)
     made.begin_pass()
