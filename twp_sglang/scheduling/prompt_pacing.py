@@ -54,19 +54,28 @@ PAUSE = 4.0
 """Steps so many times too long are pauses."""
 
 
+RETEST_STEPS = 512
+"""Steps without a chunk of twice the even one after which the next is as large as the objective
+allows: a prompt cost that is thought too high makes the even chunk small, and no step would ever
+show it. Once in 512 such a chunk wastes next to nothing."""
+
+
 class PromptPacing:
     """Keeps the average of prompt tokens per step and picks the chunk."""
 
     def __init__(self) -> None:
         self.prompts_per_step = 0.0
         self._crowded_until_ms = -inf
+        self._untested_steps = 0
 
     def crowded(self, now_ms: float) -> None:
         """Rows or memory keep somebody out."""
         self._crowded_until_ms = now_ms + CROWDED_MS
 
-    def observe(self, prefill_tokens: int) -> None:
-        """Take one step."""
+    def observe(self, prefill_tokens: int, even: float) -> None:
+        """Take one step, planned with this even chunk."""
+        tested = prefill_tokens >= 2.0 * even
+        self._untested_steps = 0 if tested else self._untested_steps + 1
         self.prompts_per_step += WEIGHT * (prefill_tokens - self.prompts_per_step)
 
     def chunk_tokens(
@@ -87,6 +96,8 @@ class PromptPacing:
             now_ms: the time.
         """
         if even >= allowed:
+            return allowed
+        if self._untested_steps >= RETEST_STEPS:
             return allowed
         chunk = max(1, int(even))
         if self.prompts_per_step >= LIGHT * even or now_ms < self._crowded_until_ms:

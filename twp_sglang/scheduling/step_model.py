@@ -164,7 +164,7 @@ class OnlineStepModel:
         )
         if fit is not None:
             self._take_over(fit)
-        self.pacing.observe(sample.prefill_tokens)
+        self.pacing.observe(sample.prefill_tokens, self.even_chunk)
         if sample.batch:
             self._bound.observe(sample.prefill_tokens, step_ms, self._goal_ms)
         prefill = max(0, sample.prefill_tokens - round(self._free))

@@ -12,7 +12,13 @@ from scheduling_builders import config, sample, seasoned_model
 from controllers.models.latency import LatencyModel
 from twp_sglang.scheduling.graph_ceiling import FADE, GraphCeiling
 from twp_sglang.scheduling.least_squares import Moments, non_negative
-from twp_sglang.scheduling.prompt_pacing import WIDENS, ChunkBound, PromptPacing, even_chunk
+from twp_sglang.scheduling.prompt_pacing import (
+    RETEST_STEPS,
+    WIDENS,
+    ChunkBound,
+    PromptPacing,
+    even_chunk,
+)
 from twp_sglang.scheduling.self_calibration import Fit, SelfCalibration
 from twp_sglang.scheduling.step_model import OnlineStepModel
 
@@ -179,9 +185,21 @@ def test_whoever_waits_is_taken_at_once_while_steps_are_mostly_empty() -> None:
     assert pacing.chunk_tokens(2000, 9000, 437.5, slow_rows, 6000.0) == 437, "it waits for rows"
     assert pacing.chunk_tokens(2000, 9000, 437.5, slow_rows, 16_000.0) == 2000
     for _ in range(5000):
-        pacing.observe(400)
+        pacing.observe(400, 437.5)
+    pacing.observe(875, 437.5)
     assert pacing.chunk_tokens(2000, 1500, 437.5, slow_rows, 0.0) == 437
     assert pacing.chunk_tokens(300, 1500, 437.5, slow_rows, 0.0) == 300, "the objective goes first"
+
+
+def test_after_long_without_one_a_chunk_as_large_as_allowed_is_tried() -> None:
+    pacing = PromptPacing()
+    for _ in range(RETEST_STEPS - 1):
+        pacing.observe(437, 437.5)
+    assert pacing.chunk_tokens(2000, 9000, 437.5, few_rows, 0.0) == 437
+    pacing.observe(437, 437.5)
+    assert pacing.chunk_tokens(2000, 9000, 437.5, few_rows, 0.0) == 2000
+    pacing.observe(2000, 437.5)
+    assert pacing.chunk_tokens(2000, 9000, 437.5, few_rows, 0.0) == 437
 
 
 def test_a_step_beyond_the_objective_bounds_the_next_chunks_for_a_while() -> None:

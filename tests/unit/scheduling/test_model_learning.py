@@ -217,3 +217,29 @@ def test_a_machine_that_became_slower_is_not_mixed_with_what_it_was(
         true = factor * fast.step_ms(20, 20_000, prompt)
         assert online.predicted_ms(20, 20_000, prompt) == pytest.approx(true, rel=0.1)
     assert online.theta > 0.8
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_slow_first_steps_do_not_stay_in_the_model(known: bool) -> None:
+    """Ten times too slow, they say that prompts cost ten times what they do; chunks as small as
+    that asks for would never show that it is not so."""
+    machine = LatencyModel(
+        l_min_ms=6.2, b0=0.0, alpha_ms=0.0, a_ms=0.05, kappa_ms_per_token=2e-5,
+        prefill_ms_per_token=0.02,
+    )  # fmt: skip
+    told = machine.model_dump(exclude={"b0"}) if known else {}
+    online = OnlineStepModel(config(itl_slo_ms=30.0, **told))
+    rng, now_ms = random.Random(1), 0.0
+    for step in range(6000):
+        batch = rng.randint(20, 40)
+        kv = batch * rng.randint(300, 900)
+        chunk = online.chunk_tokens(batch, kv, 100_000, now_ms)
+        duration = machine.step_ms(batch, kv, chunk) * (10.0 if step < 24 else 1.0)
+        now_ms += duration
+        # Rows keep somebody out, so chunks are even ones.
+        online.pacing.crowded(now_ms)
+        online.observe(
+            sample(duration, step=step, batch=batch, kv_tokens=kv, prefill_tokens=chunk), 0, 100
+        )
+    foretold = online.predicted_ms(30, 18_000, 600)
+    assert foretold == pytest.approx(machine.step_ms(30, 18_000, 600), rel=0.2)
