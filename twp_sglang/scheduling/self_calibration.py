@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controllers.models.latency import MIN_STEP_MS, LatencyModel
-from twp_sglang.scheduling.least_squares import Moments, non_negative
+from twp_sglang.scheduling.least_squares import non_negative
+from twp_sglang.scheduling.step_buckets import HINGE, JUMP, Bucket, Equations, Key, below, key_of
 
 SURPRISE_AT = (8, 32)
 """Visits of a bucket at which its surprise is looked at: where single steps scatter by 10 %, the
@@ -43,12 +44,6 @@ BUCKETS_NEEDED = 3
 
 BUCKETS_MOST = 256
 """A fit runs between two steps: with so many it takes 10 to 20 ms in pure Python."""
-
-BUCKET_WEIGHT = 1.0 / 32.0
-"""Memory of a bucket: a stray slow step fades."""
-
-FORGETS = 1.001
-"""Growth of a bucket's shortest step per visit: a machine twice as slow shows after 700."""
 
 OUTLIER = 4.0
 """A step this many times its bucket's mean is a pause of the process, not a sample."""
@@ -106,25 +101,8 @@ class Scale(NamedTuple):
     """Root mean square of the relative error at the scale ``mean``."""
 
 
-_Key = tuple[int, int, int]
-"""Places in B, KV and prompt tokens."""
-
 _Found = tuple[float, list[float]]
 """Mean squared relative error, and the terms."""
-
-
-class _Bucket:
-    """Means of B, KV, prompt and of the step time."""
-
-    __slots__ = ("batch", "count", "kv", "least_ms", "prompt", "seen", "step_ms", "surprise")
-
-    def __init__(self) -> None:
-        self.count = self.seen = 0  # visits, and the sample of the last one
-        self.batch = self.kv = self.prompt = self.step_ms = 0.0
-        self.least_ms = math.inf
-        """Shortest step lately: no pause is in it."""
-        self.surprise = 0.0
-        """Sum of the relative errors of what was predicted for it."""
 
 
 class SelfCalibration:
@@ -142,7 +120,7 @@ class SelfCalibration:
         self.guess = guess
         self.jump_rows = jump_rows
         self._free = free_tokens
-        self._buckets: dict[_Key, _Bucket] = {}
+        self._buckets: dict[Key, Bucket] = {}
         self.samples = 0
 
     def observe(
@@ -154,19 +132,13 @@ class SelfCalibration:
         predicted_ms: float = 0.0,
     ) -> Fit | None:
         """Take one step, and what the model in force, if any, foretold for it."""
-        key = (_place(batch), kv_tokens.bit_length(), _place(prefill_tokens))
+        key = key_of(batch, kv_tokens, prefill_tokens)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = _Bucket()
+            bucket = self._buckets[key] = Bucket()
         elif bucket.count >= 4 and step_ms > OUTLIER * bucket.step_ms:
             return None
-        bucket.count += 1
-        weight = max(BUCKET_WEIGHT, 1.0 / bucket.count)
-        bucket.batch += weight * (batch - bucket.batch)
-        bucket.kv += weight * (kv_tokens - bucket.kv)
-        bucket.prompt += weight * (prefill_tokens - bucket.prompt)
-        bucket.step_ms += weight * (step_ms - bucket.step_ms)
-        bucket.least_ms = min(step_ms, FORGETS * bucket.least_ms)
+        bucket.take(step_ms, batch, kv_tokens, prefill_tokens)
         self.samples += 1
         bucket.seen = self.samples
         if predicted_ms > 0.0:
@@ -183,7 +155,7 @@ class SelfCalibration:
     ) -> Scale:
         """How far ``model`` is from what was seen in batches of up to ``most_rows``."""
         buckets = [bucket for bucket in self._buckets.values() if bucket.batch <= most_rows]
-        pairs = [(_model_ms(model, free_tokens, bucket), bucket) for bucket in buckets]
+        pairs = [(bucket.model_ms(model, free_tokens), bucket) for bucket in buckets]
         mean, error = _best_scale([ms / bucket.step_ms for ms, bucket in pairs])
         least, _ = _best_scale([ms / bucket.least_ms for ms, bucket in pairs])
         return Scale(mean, least, error)
@@ -208,16 +180,16 @@ class SelfCalibration:
             size *= 2
         return fit
 
-    def _error(self, fit: Fit, keys: Sequence[_Key]) -> float:
+    def _error(self, fit: Fit, keys: Sequence[Key]) -> float:
         """Root mean square of the relative error of ``fit`` in these buckets."""
         total = 0.0
         for bucket in map(self._buckets.__getitem__, keys):
             beyond = fit.jump_rows is not None and bucket.batch > fit.jump_rows
-            step_ms = _model_ms(fit.model, fit.free_tokens, bucket) + beyond * fit.jump_ms
+            step_ms = bucket.model_ms(fit.model, fit.free_tokens) + beyond * fit.jump_ms
             total += (step_ms / bucket.step_ms - 1.0) ** 2
         return math.sqrt(total / len(keys))
 
-    def _fit_of(self, keys: Sequence[_Key]) -> Fit | None:
+    def _fit_of(self, keys: Sequence[Key]) -> Fit | None:
         buckets = [self._buckets[key] for key in sorted(keys)]
         hold = self._held(buckets)
         guessed = self._guessed_knee()
@@ -227,7 +199,7 @@ class SelfCalibration:
         for candidate in sorted({*FREE, self._free}):
             if candidate and candidate >= most:
                 break
-            equations = _Equations(buckets, candidate)
+            equations = Equations(buckets, candidate)
             found = self._solve(equations, hold, *(guessed or (None, 0)))
             if found is not None and (best is None or found[0] < best[0]):
                 best, free, chosen = found, float(candidate), equations
@@ -238,12 +210,12 @@ class SelfCalibration:
 
     def _guessed_knee(self) -> tuple[int, int] | None:
         if self.guess.alpha_ms > 0.0 and self.guess.b0 >= 1:
-            return _HINGE, round(self.guess.b0)
+            return HINGE, round(self.guess.b0)
         return None
 
     def _with_knee(
         self,
-        equations: _Equations,
+        equations: Equations,
         hold: LatencyModel,
         best: _Found,
         knee: tuple[int, int] | None,
@@ -253,11 +225,11 @@ class SelfCalibration:
         # A jump between two buckets may lie anywhere there: the engine stays below the place
         # that is taken, so a smaller one would never be found too small.
         batches = [bucket.batch for bucket in equations.buckets]
-        edges = sorted({_below(batch) for batch in batches if batch >= 1})[1:]
+        edges = sorted({below(batch) for batch in batches if batch >= 1})[1:]
         bound = (1.0 - KNEE_MUST_EXPLAIN) * best[0]
-        for kind in (_JUMP, _HINGE):
+        for kind in (JUMP, HINGE):
             places = edges
-            if kind == _JUMP and self.jump_rows is not None:
+            if kind == JUMP and self.jump_rows is not None:
                 places = [self.jump_rows]
             # Coarsely over all edges, then those between the neighbours of the best.
             step = -(-len(places) // KNEES_MOST) or 1
@@ -273,14 +245,14 @@ class SelfCalibration:
                         best, bound, knee, nearest = found, found[0], (kind, places[index]), index
         return best, knee
 
-    def _held(self, buckets: Sequence[_Bucket]) -> LatencyModel:
+    def _held(self, buckets: Sequence[Bucket]) -> LatencyModel:
         """What holds: the guess, brought to the size of what was seen where it is far too fast."""
-        ratios = [_model_ms(self.guess, self._free, bucket) / bucket.step_ms for bucket in buckets]
+        ratios = [bucket.model_ms(self.guess, self._free) / bucket.step_ms for bucket in buckets]
         scale, _ = _best_scale(ratios)
         return scaled(self.guess, scale) if scale > GUESS_TOO_FAST else self.guess
 
     def _solve(
-        self, equations: _Equations, guess: LatencyModel, kind: int | None, rows: int
+        self, equations: Equations, guess: LatencyModel, kind: int | None, rows: int
     ) -> _Found | None:
         """(mean squared relative error, terms) with one knee or none."""
         moments = equations.moments(kind, rows)
@@ -294,42 +266,6 @@ class SelfCalibration:
         if solved is None or solved[0] < MIN_STEP_MS:
             return None
         return moments.squared_error(solved) / len(equations.buckets), solved
-
-
-class _Equations:
-    """Relative errors of the buckets as equations, for one number of free prompt tokens."""
-
-    def __init__(self, buckets: Sequence[_Bucket], free: float) -> None:
-        self.buckets = buckets
-        self._each: list[tuple[list[float], float]] = []
-        self._plain = Moments(_TERMS - 1)
-        for bucket in buckets:
-            scale = 1.0 / bucket.step_ms
-            terms = [
-                scale,
-                bucket.batch * scale,
-                bucket.kv * scale,
-                max(0.0, bucket.prompt - free) * scale,
-            ]
-            self._each.append((terms, 1.0))
-            self._plain.add(terms, 1.0)
-
-    def moments(self, kind: int | None, rows: int) -> Moments:
-        """Normal equations with a knee of ``kind`` at ``rows``, or none; nothing held yet."""
-        if kind is None:
-            return self._plain.extended(self._each, [0.0] * len(self.buckets))
-        column = []
-        for bucket, (terms, _) in zip(self.buckets, self._each, strict=True):
-            beyond = bucket.batch - rows
-            if beyond <= 0.0:
-                column.append(0.0)
-            else:
-                column.append(terms[0] if kind == _JUMP else beyond * terms[0])
-        return self._plain.extended(self._each, column)
-
-
-_TERMS = 5
-_JUMP, _HINGE = 0, 1
 
 
 def scaled(model: LatencyModel, factor: float) -> LatencyModel:
@@ -348,22 +284,12 @@ def _best_scale(ratios: Sequence[float]) -> tuple[float, float]:
     return scale, math.sqrt(sum((scale * ratio - 1.0) ** 2 for ratio in ratios) / len(ratios))
 
 
-def _model_ms(model: LatencyModel, free_tokens: float, bucket: _Bucket) -> float:
-    return (
-        model.l_min_ms
-        + model.a_ms * bucket.batch
-        + model.alpha_ms * max(0.0, bucket.batch - model.b0)
-        + model.kappa_ms_per_token * bucket.kv
-        + model.prefill_ms_per_token * max(0.0, bucket.prompt - free_tokens)
-    )
-
-
 def _as_fit(found: _Found, free: float, knee: tuple[int, int] | None) -> Fit:
     error, terms = found
     c, a, kappa, p = terms[:4]
     kind, rows = knee or (None, 0)
-    hinge = kind == _HINGE and terms[4] > 0
-    jump = kind == _JUMP and terms[4] > 0
+    hinge = kind == HINGE and terms[4] > 0
+    jump = kind == JUMP and terms[4] > 0
     model = LatencyModel(
         l_min_ms=c,
         b0=float(rows) if hinge else 0.0,
@@ -379,22 +305,3 @@ def _as_fit(found: _Found, free: float, knee: tuple[int, int] | None) -> Fit:
         rows if jump else None,
         terms[4] if jump else 0.0,
     )
-
-
-def _place(count: int) -> int:
-    """Bucket of a count: a quarter of an octave, upper edges 1, 2, ... 8, 10, 12, 14, 16, 20,
-    24, 28, 32, ...: SGLang's graph sizes are among them."""
-    if count <= 4:
-        return count
-    below = count - 1
-    shift = below.bit_length() - 3
-    return 4 * shift + (below >> shift) + 1
-
-
-def _below(batch: float) -> int:
-    """Largest count below the bucket that holds ``batch``."""
-    count = math.ceil(batch)
-    if count <= 4:
-        return count - 1
-    shift = (count - 1).bit_length() - 3
-    return ((count - 1) >> shift) << shift
