@@ -20,7 +20,7 @@ from twp_sglang.config import TwpConfig
 from twp_sglang.objective_values import AUTO, LARGEST_MS, SMALLEST_MS, Objective
 from twp_sglang.scheduling.sample import StepSample
 
-DELIVERY_SHARE_MOST = 0.1
+DELIVERY_SHARE_MOST = 0.2
 """Part of an inter-token objective that delivery may claim: where a gap is hardly longer than what
 delivery adds, holding steps shorter would cost more than it saves."""
 

@@ -118,7 +118,7 @@ def test_a_learned_model_survives_a_new_objective() -> None:
 
 def test_steps_are_left_what_delivery_does_not_take() -> None:
     assert step_objective_ms(50.0, 5.0) == 45.0
-    assert step_objective_ms(20.0, 5.0) == 18.0, "a tenth at most"
+    assert step_objective_ms(20.0, 5.0) == 16.0, "a fifth at most"
     assert step_objective_ms(50.0, 0.0) == 50.0
 
 
