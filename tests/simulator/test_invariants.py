@@ -215,8 +215,11 @@ def test_an_engine_with_work_is_not_idle(
     for index, request in enumerate(workload):
         bounded.submit(LiveRequest(request, index, request.arrival_s * 1e3))
     bounded.run()
-    # The pass after a prefill step may belong to decoding and find nobody to decode.
-    allowed = 0 if engine.step_kind != "interval" else len(workload)
+    # The pass after a prefill step may belong to decoding and find nobody to decode; a prompt
+    # takes as many such steps as it has chunks.
+    chunk = engine.chunk_tokens or max(request.input_tokens for request in workload)
+    steps = sum(-(-request.input_tokens // chunk) for request in workload)
+    allowed = 0 if engine.step_kind != "interval" else steps
     assert bounded.idle_with_work <= allowed
 
 
