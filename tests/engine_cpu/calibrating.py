@@ -10,7 +10,7 @@ from twp_sglang.calibration.profile import Profile, read_profile
 
 SHORT = (
     "--batches", "1,2,4,8", "--steps", "60", "--rounds", "3", "--contexts", "32",
-    "--budget-s", "25",
+    "--budget-s", "60",
 )  # fmt: skip
 
 
