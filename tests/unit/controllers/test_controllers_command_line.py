@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -257,14 +256,11 @@ def test_import_is_light_and_fast():
         " if m in sys.modules])"
     )
     assert loaded.strip() == "[]"
-    best = min(_timed("import controllers") for _ in range(2))
-    assert best < 1.0
-
-
-def _timed(code: str) -> float:
-    start = time.perf_counter()
-    _python(code)
-    return time.perf_counter() - start
+    # The processor's time, not the clock's: the machine may be busy with others.
+    took_s = [
+        float(_python("import time, controllers; print(time.process_time())")) for _ in range(2)
+    ]
+    assert min(took_s) < 1.0
 
 
 def test_module_entry_point_and_closed_pipe():

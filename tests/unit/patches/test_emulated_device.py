@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import pytest
@@ -96,10 +97,15 @@ def test_after_an_idle_spell_a_step_starts_when_launched(overlap: bool) -> None:
 
 def test_the_real_clock_is_met_without_holding_a_core() -> None:
     emulated = EmulatedDevice(Affine(AffineStep(l_min_ms=5.0)), True)
-    began, cpu = time.perf_counter(), time.process_time()
+    cpu = time.process_time()
+    took = []
     for _ in range(40):
+        began = time.perf_counter()
         emulated.wait(emulated.launch(1, 0, 0))
-    took, cpu = time.perf_counter() - began, time.process_time() - cpu
-    assert 0.2 <= took < 0.3
+        took.append(time.perf_counter() - began)
+    cpu = time.process_time() - cpu
+    assert sum(took) >= 0.2
+    # Single waits end late where others use the machine.
+    assert 0.004 < statistics.median(took) < 0.007
     # Spinning is 0.2 ms of 5 ms; a wait that only spins would burn all of it.
-    assert cpu < 0.5 * took
+    assert cpu < 0.5 * sum(took)
