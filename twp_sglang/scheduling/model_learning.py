@@ -38,7 +38,9 @@ KV_START_TOKENS = 50_000
 """KV tokens held that the first guess takes to cost a quarter of the objective."""
 
 EXTRAPOLATE = 2
-"""How far beyond the largest chunk seen a model is believed."""
+"""How far beyond the largest chunk seen a model is believed, if the steps seen allow it: where a
+step of n prompt tokens took t, one of 2 n is expected to take 2 t, whatever a fit to the first few
+steps says."""
 
 ROWS_EXTRAPOLATE = 1.25
 """How far beyond the largest batch seen to keep the objective. A chunk twice as large makes a step
@@ -50,8 +52,11 @@ SCALES = (0.6, 1.7)
 and at twice, cannot follow any more."""
 
 CONTRADICTED = 0.06
-"""Relative error at its best scale from which a given model is in doubt: twice what scatter of
-10 % leaves in buckets of ten visits."""
+"""Relative error at its best scale, beyond what the scatter of single steps leaves, from which a
+given model is in doubt: what a twentieth of each step, wrong at random, comes to."""
+
+SCATTER_MOST = 3.0
+"""The mean square over eight buckets is above three times what is expected once in 400 times."""
 
 BETTER = 0.7
 """Part of the given model's error that another may leave: a fit has more to turn, and takes a
@@ -82,7 +87,10 @@ class ModelLearning:
         self.given = start if given else None
         self.calibration = SelfCalibration(start, jump_rows, free_tokens if given else 0.0)
         self._rows_seen = 0
-        self._prefill_seen = CHUNK_START_TOKENS
+        self._prefill_seen = 0
+        self._rate_seen_at = 0
+        self._prompt_rate = 0.0
+        """Most prompt tokens per ms, of steps with large chunks."""
         self._knee = 0.0
         self._beyond_knee = 0
         """Steps seen of more than ``_knee`` rows."""
@@ -122,6 +130,7 @@ class ModelLearning:
         if step_ms <= goal_ms:
             self._rows_seen = max(self._rows_seen, sample.batch)
         self._prefill_seen = max(self._prefill_seen, sample.prefill_tokens)
+        self._learn_rate(sample.prefill_tokens, step_ms)
         fit = self.calibration.observe(
             step_ms, sample.batch, sample.kv_tokens, sample.prefill_tokens, predicted_ms
         )
@@ -159,7 +168,8 @@ class ModelLearning:
         opposite = _caps_rows(fit.model) != _caps_rows(model)
         if self._beyond_knee >= PROBE_STEPS and opposite:
             return True
-        return scale.error > CONTRADICTED and fit.residual < BETTER * scale.error
+        beyond_scatter = scale.error**2 - SCATTER_MOST * scale.scatter**2
+        return beyond_scatter > CONTRADICTED**2 and fit.residual < BETTER * scale.error
 
     @property
     def _trusted(self) -> bool:
@@ -169,11 +179,26 @@ class ModelLearning:
         """Whether so many rows are not too far beyond what was seen, or beyond ``least``."""
         return self._trusted or rows <= math.ceil(ROWS_EXTRAPOLATE * max(least, self._rows_seen))
 
-    def believed_chunk(self, chunk_tokens: int) -> int:
-        """``chunk_tokens`` or less: not too far beyond what was seen."""
+    def believed_chunk(self, chunk_tokens: int, allowed_ms: float) -> int:
+        """``chunk_tokens`` or less: not too far beyond what was seen, and no more than kept a
+        step within ``allowed_ms`` at the best rate seen."""
         if self._trusted:
             return chunk_tokens
-        return min(chunk_tokens, EXTRAPOLATE * self._prefill_seen)
+        if not self._rate_seen_at:
+            return min(chunk_tokens, EXTRAPOLATE * CHUNK_START_TOKENS)
+        within = max(CHUNK_START_TOKENS, self._prompt_rate * allowed_ms)
+        return int(min(chunk_tokens, EXTRAPOLATE * self._prefill_seen, within))
+
+    def _learn_rate(self, prefill_tokens: int, step_ms: float) -> None:
+        """A chunk twice as large as those before says better what a larger one will take; after
+        a pause in such a step others raise the rate again."""
+        if prefill_tokens < CHUNK_START_TOKENS:
+            return  # it takes as long as none
+        rate = prefill_tokens / step_ms
+        if prefill_tokens >= EXTRAPOLATE * self._rate_seen_at:
+            self._rate_seen_at, self._prompt_rate = prefill_tokens, rate
+        else:
+            self._prompt_rate = max(self._prompt_rate, rate)
 
     def tries_rows(self, rows: int, model: LatencyModel) -> bool:
         """Whether so many rows are to be tried although ``model`` says they are beyond its knee."""

@@ -26,7 +26,16 @@ from typing import NamedTuple
 
 from controllers.models.latency import MIN_STEP_MS, LatencyModel
 from twp_sglang.scheduling.least_squares import non_negative
-from twp_sglang.scheduling.step_buckets import HINGE, JUMP, Bucket, Equations, Key, below, key_of
+from twp_sglang.scheduling.step_buckets import (
+    HINGE,
+    JUMP,
+    Bucket,
+    Equations,
+    Key,
+    below,
+    key_of,
+    scatter_left,
+)
 
 SURPRISE_AT = (8, 32)
 """Visits of a bucket at which its surprise is looked at: where single steps scatter by 10 %, the
@@ -99,6 +108,8 @@ class Scale(NamedTuple):
     """The same for the shortest steps, in which no pause is."""
     error: float
     """Root mean square of the relative error at the scale ``mean``."""
+    scatter: float
+    """The part of it to be expected from the scatter of single steps."""
 
 
 _Found = tuple[float, list[float]]
@@ -158,7 +169,7 @@ class SelfCalibration:
         pairs = [(bucket.model_ms(model, free_tokens), bucket) for bucket in buckets]
         mean, error = _best_scale([ms / bucket.step_ms for ms, bucket in pairs])
         least, _ = _best_scale([ms / bucket.least_ms for ms, bucket in pairs])
-        return Scale(mean, least, error)
+        return Scale(mean, least, error, scatter_left(buckets))
 
     def fit(self) -> Fit | None:
         """What was gathered says; None where it shows no direction at all.

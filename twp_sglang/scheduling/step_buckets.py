@@ -15,6 +15,10 @@ from twp_sglang.scheduling.least_squares import Moments
 BUCKET_WEIGHT = 1.0 / 32.0
 """Memory of a bucket: a stray slow step fades."""
 
+SCATTER = 0.1
+SCATTER_VISITS = 4
+"""Scatter of single steps that is supposed until visits tell, and how many of them outweigh it."""
+
 FORGETS = 1.001
 """Growth of a bucket's shortest step per visit: a machine twice as slow shows after 700."""
 
@@ -36,11 +40,16 @@ def key_of(batch: int, kv_tokens: int, prefill_tokens: int) -> Key:
 class Bucket:
     """Means of B, KV, prompt and of the step time."""
 
-    __slots__ = ("batch", "count", "kv", "least_ms", "prompt", "seen", "step_ms", "surprise")
+    __slots__ = (
+        *("batch", "count", "kv", "least_ms", "prompt", "seen"),
+        *("step_ms", "surprise", "variance"),
+    )
 
     def __init__(self) -> None:
         self.count = self.seen = 0  # visits, and the sample of the last one
         self.batch = self.kv = self.prompt = self.step_ms = 0.0
+        self.variance = 0.0
+        """Of the step time."""
         self.least_ms = math.inf
         """Shortest step lately: no pause is in it."""
         self.surprise = 0.0
@@ -53,7 +62,9 @@ class Bucket:
         self.batch += weight * (batch - self.batch)
         self.kv += weight * (kv_tokens - self.kv)
         self.prompt += weight * (prefill_tokens - self.prompt)
-        self.step_ms += weight * (step_ms - self.step_ms)
+        off = step_ms - self.step_ms
+        self.step_ms += weight * off
+        self.variance += weight * (off * (step_ms - self.step_ms) - self.variance)
         self.least_ms = min(step_ms, FORGETS * self.least_ms)
 
     def model_ms(self, model: LatencyModel, free_tokens: float) -> float:
@@ -97,6 +108,18 @@ class Equations:
             else:
                 column.append(terms[0] if kind == JUMP else beyond * terms[0])
         return self._plain.extended(self._each, column)
+
+
+def scatter_left(buckets: Sequence[Bucket]) -> float:
+    """Root mean square of the relative errors that the buckets' means have from scatter alone:
+    the scatter within them, over the root of their visits."""
+    square, visits, left = SCATTER_VISITS * SCATTER**2, SCATTER_VISITS, 0.0
+    for bucket in buckets:
+        count = min(bucket.count, round(1.0 / BUCKET_WEIGHT))
+        square += count * bucket.variance / bucket.step_ms**2
+        visits += count - 1
+        left += 1.0 / count
+    return math.sqrt(square / visits * left / len(buckets)) if buckets else 0.0
 
 
 def place(count: int) -> int:

@@ -332,8 +332,10 @@ class OnlineStepModel:
         chunk = self.law.chunk_tokens(self.state, batch, kv_tokens, 0, extra, goal)
         if batch <= 0:
             return chunk
-        chunk = self._learning.believed_chunk(chunk)
         chunk = int(min(chunk + int(self._free), CHUNK_MAX_TOKENS, self._bound.tokens))
+        # By the objective itself: what the model says of one row may be another machine's.
+        asked = self._goal_ms if objective_ms is None else self._for_steps(objective_ms)
+        chunk = self._learning.believed_chunk(chunk, self.theta * asked)
         if waiting_tokens is None:
             return chunk
         return self.pacing.chunk_tokens(
