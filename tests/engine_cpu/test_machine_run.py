@@ -61,9 +61,9 @@ def test_killed_halfway_it_goes_on(tmp_path: Path) -> None:
     assert processes_with(str(out)) == []
 
     written = stock.stat().st_mtime_ns
-    # Time for one more server, by what the first one took.
+    # Time for one more server, by what the first one took; it may take longer on a busy machine.
     one = first["content"]["timing"]
-    minutes = (one["start_s"] + one["traffic_s"] + 30.0) / 60.0
+    minutes = (1.5 * (one["start_s"] + one["traffic_s"]) + 30.0) / 60.0
     done = subprocess.run(
         kit(out, f"{minutes:.2f}", "--resume"),
         env=ENVIRONMENT, capture_output=True, text=True, timeout=400, check=False,
@@ -73,7 +73,7 @@ def test_killed_halfway_it_goes_on(tmp_path: Path) -> None:
     assert stock.stat().st_mtime_ns == written
 
     rows = {row["setting"]: row for row in csv.DictReader((out / "comparison.csv").open())}
-    assert set(rows) == {"stock", "paper"}
+    assert {"stock", "paper"} <= set(rows)
     for row in rows.values():
         assert int(row["completed"]) > 0
         assert int(row["failed"]) == 0
