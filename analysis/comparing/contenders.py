@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from analysis.cells.machines import Machine
 from analysis.comparing.told import told_fields
 from controllers.laws.base import FrozenModel
+from twp_sglang.benchmarking import slo_argument
 from twp_sglang.benchmarking.slo_argument import parse_slos
 from twp_sglang.config import TwpConfig
 from twp_sglang.simulator.settings import EngineSettings
@@ -136,15 +137,14 @@ def setting(
 
 def itl_limit_ms(slo: str) -> float:
     """The ITL limit of a list of objectives; 100 ms where it has none."""
-    limits = [
-        s.limit_ms for s in parse_slos(slo) if s.metric.startswith("itl") or s.metric == "tpot"
-    ]
-    return min(limits, default=100.0)
+    limit = slo_argument.itl_limit_ms(parse_slos(slo))
+    return 100.0 if limit is None else limit
 
 
 def ttft_limit_ms(slo: str) -> float:
     """The TTFT limit of a list of objectives; 2 s where it has none."""
-    return min((s.limit_ms for s in parse_slos(slo) if s.metric == "ttft"), default=2000.0)
+    limit = slo_argument.ttft_limit_ms(parse_slos(slo))
+    return 2000.0 if limit is None else limit
 
 
 _MIXED = {"step_kind": "mixed"}

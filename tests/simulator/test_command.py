@@ -75,6 +75,32 @@ def test_objectives_are_stated_as_to_the_server(trace: Path, tmp_path: Path) -> 
     assert itl[0] == itl[1] != itl[2]
 
 
+def test_policy_slo_holds_what_it_is_judged_by(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.json"
+    judged = ("--slo", "ttft=5s,itl_p99=86ms")
+    assert run(trace, out, *judged, policy="slo") == 0
+    held = json.loads(out.read_text())["config"]
+    assert (held["itl_slo_ms"], held["ttft_slo_ms"], held["itl_delivery_ms"]) == (86, 5000, 0)
+    assert "itl_slo_ms = 86, ttft_slo_ms = 5000" in capsys.readouterr().err
+    # What is stated stays as it is stated.
+    assert run(trace, out, *judged, "--set", "itl_slo=60ms", policy="slo") == 0
+    held = json.loads(out.read_text())["config"]
+    assert (held["itl_slo_ms"], held["ttft_slo_ms"], held["itl_delivery_ms"]) == (60, 5000, 10)
+    assert "itl_slo_ms" not in capsys.readouterr().err
+    assert run(trace, out, *judged, policy="twp") == 0
+    assert json.loads(out.read_text())["config"]["itl_slo_ms"] == 50
+
+
+def test_a_seed_is_no_negative_number(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(trace, tmp_path / "o.json", "--seed", "-1")
+    assert "argument --seed: -1: must be at least 0" in capsys.readouterr().err
+
+
 def test_steps_are_read_by_the_controllers(trace: Path, tmp_path: Path) -> None:
     steps = tmp_path / "s.jsonl"
     assert run(trace, tmp_path / "o.json", "--steps", str(steps)) == 0
@@ -128,7 +154,9 @@ def test_declared_limits_reach_the_scheduler(trace: Path, tmp_path: Path) -> Non
         (["--slo", "ttft=2"], "'ttft=2': give it with its unit, for example 50ms or 2s"),
         (["--step-model", "b200"], "'b200': no such profile"),
         (["--step-model", "table:x/y"], "table:x/y"),
-        (["--time-stretch", "-1"], "time stretch -1"),
+        (["--time-stretch", "-1"], "--time-stretch -1"),
+        (["--time-stretch", "1e308"], "--time-stretch 1e+308"),
+        (["--steps", "{out}"], "would write over --json"),
         (["--noise", "-1"], "noise = -1"),
         (["--page-size", "16", "--kv-tokens", "10"], "kv_tokens = 10 is less than one page"),
         (["--page-size", "16", "--chunk-tokens", "40"], "multiple of page_size"),
@@ -146,14 +174,14 @@ def test_bad_input_is_one_message_and_status_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "o.json"
-    assert run(trace, out, *arguments) == 2
+    assert run(trace, out, *(word.format(out=out) for word in arguments)) == 2
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
     assert not out.exists()
 
 
-@pytest.mark.parametrize("flag", ["--policy", "--kv-tokens", "--limit"])
+@pytest.mark.parametrize("flag", ["--policy", "--kv-tokens", "--limit", "--seed"])
 def test_the_parser_refuses_unknown_values(
     trace: Path, tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import get_args
 
 from twp_sglang.durations import milliseconds
@@ -32,3 +33,16 @@ def parse_slos(text: str) -> tuple[Slo, ...]:
             raise ValueError(f"'{item}': {error}") from None
         slos.append(Slo(metric=metric, limit_ms=limit_ms))
     return tuple(slos)
+
+
+def itl_limit_ms(slos: Iterable[Slo]) -> float | None:
+    """The shortest limit on the pace of tokens, ms: of ITL or TPOT; None where none is given."""
+    return min(
+        (s.limit_ms for s in slos if s.metric.startswith("itl") or s.metric == "tpot"),
+        default=None,
+    )
+
+
+def ttft_limit_ms(slos: Iterable[Slo]) -> float | None:
+    """The limit on the first token, ms; None where none is given."""
+    return min((s.limit_ms for s in slos if s.metric == "ttft"), default=None)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from twp_sglang.benchmarking.slo_argument import itl_limit_ms, ttft_limit_ms
 from twp_sglang.config import POLICY_NAMES, TwpConfig
 from twp_sglang.config_values import OptionsError, build, load_table, one_spelling, value_of
+from twp_sglang.latency_metrics import Slo
 from twp_sglang.objective_values import SPELLINGS
 from twp_sglang.simulator.placement import PlacementName
 from twp_sglang.simulator.pool_settings import PoolSettings, read_pool
@@ -61,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="limit that every client declares; unset, each knows its length exactly, as in a "
         "replay by a load generator",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of everything drawn [0]")
+    add("--seed", type=_seed, default=0, metavar="N", help="of everything drawn [0]")
 
     add = parser.add_argument_group("policy").add_argument
     add(
@@ -129,7 +132,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     add = parser.add_argument_group("result").add_argument
-    add("--slo", default="", metavar="LIST", help="objectives for goodput: ttft=2s,itl_p99=50ms")
+    add(
+        "--slo",
+        default="",
+        metavar="LIST",
+        help="objectives for goodput: ttft=2s,itl_p99=50ms; policy slo holds them where neither "
+        "--config nor --set states its own",
+    )
     add("--json", type=Path, required=True, metavar="OUT", help="result file")
     add("--steps", type=Path, metavar="OUT.jsonl", help="step trace, one file per replica")
     add("--no-progress", action="store_true", help="no progress bar")
@@ -159,6 +168,33 @@ def configuration(policy: str, file: Path | None, settings: list[str]) -> TwpCon
     values["policy"] = policy
     given["policy"] = "--policy"
     return build(values, given)
+
+
+def with_objectives(config: TwpConfig, slos: Sequence[Slo]) -> tuple[TwpConfig, str]:
+    """``config`` of policy slo with the objectives of ``--slo`` where it states none itself.
+
+    Judged by one objective and steered by another, a run would say little about either. No
+    delivery is kept back then: here a token is there when its step ends.
+
+    Returns:
+        The configuration, and a line that says what was taken; empty where nothing was.
+
+    Raises:
+        OptionsError: a limit that the policy cannot hold.
+    """
+    stated = config.model_fields_set
+    limits = {"itl_slo_ms": itl_limit_ms(slos), "ttft_slo_ms": ttft_limit_ms(slos)}
+    taken = {
+        name: limit for name, limit in limits.items() if limit is not None and name not in stated
+    }
+    if config.policy != "slo" or not taken:
+        return config, ""
+    values: dict[str, Any] = {**config.model_dump(include=stated), **taken}
+    if "itl_slo_ms" in taken:
+        values.setdefault("itl_delivery_ms", 0.0)
+    held = ", ".join(f"{name} = {limit:g}" for name, limit in taken.items())
+    line = f"policy slo holds the objectives of --slo: {held}; --set states others"
+    return build(values, dict.fromkeys(taken, "--slo")), line
 
 
 def admission_policy(policy: str) -> str:
@@ -236,10 +272,18 @@ def engine_settings(
 
 
 def _positive(text: str) -> int:
+    return _at_least(1, text)
+
+
+def _seed(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value}: must be at least 1")
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value}: must be at least {least}")
     return value

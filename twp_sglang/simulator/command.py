@@ -22,6 +22,7 @@ from twp_sglang.simulator.arguments import (
     configuration,
     engine_settings,
     pool_of,
+    with_objectives,
 )
 from twp_sglang.simulator.engine import SimulationStalled
 from twp_sglang.simulator.pool_report import pool_json, print_pool
@@ -61,9 +62,12 @@ def _run(arguments: argparse.Namespace) -> int:
     config = configuration(admission_policy(arguments.policy), arguments.config, arguments.set)
     pool = pool_of(arguments)
     slos = parse_slos(arguments.slo) if arguments.slo else ()
+    config, taken = with_objectives(config, slos)
     source = step_source(arguments.step_model)
     settings = engine_settings(arguments, config, source.profile)
     _writable(arguments.json, "--json")
+    if arguments.steps is not None:
+        _two_files(arguments)
     workload = read_workload(
         arguments.trace,
         arguments.format,
@@ -78,6 +82,8 @@ def _run(arguments: argparse.Namespace) -> int:
     console.print(f"{workload.name}: {summary.line()}", highlight=False)
     for note in workload.notes:
         console.print(f"note: {note}", highlight=False)
+    if taken:
+        console.print(f"note: {taken}", highlight=False, soft_wrap=True)
     models: list[StepModel] = []
     pooled: PoolRun | None = None
     if pool is None:
@@ -209,6 +215,17 @@ def _writable(path: Path, flag: str) -> None:
         raise OptionsError(f"{flag} {path}: is a folder; name a file")
     if not path.absolute().parent.is_dir():
         raise OptionsError(f"{flag} {path}: its folder does not exist; make it first")
+
+
+def _two_files(arguments: argparse.Namespace) -> None:
+    """One file for both results would hold only the one that is written last."""
+    for index in range(arguments.replicas):
+        path = replica_path(arguments.steps, index, arguments.replicas)
+        if path.resolve() == arguments.json.resolve():
+            raise OptionsError(
+                f"--steps {arguments.steps}: would write over --json {arguments.json}; name two "
+                "files"
+            )
 
 
 def _problem(error: object) -> str:

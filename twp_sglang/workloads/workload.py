@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controllers.laws.base import FrozenModel
-from twp_sglang.workloads.fields import WorkloadError
+from twp_sglang.workloads.fields import LONGEST_S, WorkloadError
 from twp_sglang.workloads.request import Request
 
 
@@ -45,10 +45,15 @@ def stretched(workload: Workload, factor: float) -> Workload:
     """All times multiplied by ``factor``: 2 halves the rate and keeps the shape.
 
     Raises:
-        WorkloadError: factor not finite or not positive.
+        WorkloadError: factor not finite or not positive, or the last request comes after more
+            than a century.
     """
     if not 0 < factor < float("inf"):
-        raise WorkloadError(f"time stretch {factor:g}: must be finite and above 0")
+        raise WorkloadError(f"--time-stretch {factor:g}: must be finite and above 0")
+    if workload.requests[-1].arrival_s * factor > LONGEST_S:
+        raise WorkloadError(
+            f"--time-stretch {factor:g}: the last request would come after more than a century"
+        )
     if factor == 1.0:
         return workload
     moved = tuple(r._replace(arrival_s=r.arrival_s * factor) for r in workload.requests)

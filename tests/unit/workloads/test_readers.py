@@ -125,7 +125,7 @@ def test_stretching_time_keeps_the_shape(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", AZURE)
     plain, slow = (read_workload(path, "azure", time_stretch=x) for x in (1.0, 2.0))
     assert slow.requests[1].arrival_s == 2 * plain.requests[1].arrival_s
-    with pytest.raises(WorkloadError, match="time stretch"):
+    with pytest.raises(WorkloadError, match="--time-stretch"):
         read_workload(path, "azure", time_stretch=0.0)
 
 
