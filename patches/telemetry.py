@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from patches.metrics.exporter import Exporter
+from patches.reach_watch import ReachWatch
 from patches.recording import Recording
 from patches.retraction_gaps import RetractionGaps
 from patches.step_meter import sample_of
@@ -39,6 +40,7 @@ class Telemetry:
         self._exporter = exporter
         recording.counts_answers = exporter is not None
         self.gaps = RetractionGaps(clock)
+        self._reach = ReachWatch(policy, clock)
         self._newest: StepRecord | None = None
 
     def failed(self, fallbacks: int) -> None:
@@ -60,6 +62,7 @@ class Telemetry:
     def pass_ended(self, load: ActiveLoad, chunk_tokens: int | None, fallbacks: int) -> None:
         """Export if it is time. Called in passes without a batch too, so that an engine gone
         idle does not show its last busy moment for ever."""
+        self._reach.look()
         if self._exporter is not None and self._exporter.due():
             self._export(lambda: self._reading(load, chunk_tokens, fallbacks))
 

@@ -190,8 +190,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 (
                     _gauge("twp_step_residual_ratio", "residual"),
                     _gauge("twp_step_margin_ratio", "planned part of the objective"),
+                    _gauge("twp_itl_objective_reachable", "objective in reach"),
                 ),
-                "The larger the residual, the less of the objective is planned for.",
+                "The larger the residual, the less of the objective is planned for. In reach is "
+                "0 % where even a step of one request is longer than the objective.",
             ),
             Panel(
                 "Model gains",

@@ -77,6 +77,13 @@ METRICS: tuple[Metric, ...] = (
         "TTFT objective of policy slo in force",
         scale=_MS,
     ),
+    Metric(
+        "twp_itl_objective_reachable",
+        "gauge",
+        "itl_slo_reachable",
+        "1 while a step of one request can keep the ITL objective by the step model, 0 where it "
+        "cannot and longer steps are planned (policy slo)",
+    ),
     Metric("twp_window_tokens", "gauge", "window_tokens", "token window H"),
     Metric(
         "twp_load_tokens",

@@ -32,7 +32,10 @@ class Facts(NamedTuple):
     itl_limit_ms: float | None = None
     """Objective or target of the inter-token latency."""
     itl_plan_ms: float | None = None
-    """What is left of the objective once delivery and the margin for the model's errors are off."""
+    """What is left of the objective once delivery and the margin for the model's errors are off;
+    where the objective cannot be kept, the longest step that is planned in its place."""
+    itl_reachable: bool = True
+    """False where even one row takes longer than the objective of policy slo."""
 
 
 class Place(NamedTuple):
@@ -62,6 +65,7 @@ def facts_of(state: Mapping[str, Any]) -> Facts:
         itl_ms=state.get("itl_ms"),
         itl_limit_ms=limit if limit is not None else state.get("itl_target_ms"),
         itl_plan_ms=None if steps is None or theta is None else steps * theta,
+        itl_reachable=bool(state.get("itl_slo_reachable", True)),
     )
 
 
@@ -90,12 +94,28 @@ def status_line(facts: Facts) -> str:
         )
     if not facts.queue:
         running = f"{_count(facts.batch, 'request')} {_verb(facts.batch, 'runs', 'run')}"
-        return f"Nobody waits; {running}." if facts.batch else "Idle: nobody waits, nobody runs."
+        idle = f"Nobody waits; {running}." if facts.batch else "Idle: nobody waits, nobody runs."
+        return idle + _out_of_reach(facts)
     waiting = _waiting(facts.queue)
     why = hold(facts)
     if not facts.deciding:
         return f"{waiting}. SGLang decides, TWP only watches and would say: {why}."
-    return f"{waiting}: {why}."
+    # The window's own sentence says it already.
+    return f"{waiting}: {why}." + ("" if facts.closed == "window" else _out_of_reach(facts))
+
+
+def _out_of_reach(facts: Facts) -> str:
+    return "" if facts.itl_reachable else f" {_unkept(facts)}."
+
+
+def _unkept(facts: Facts) -> str:
+    limit = "" if facts.itl_limit_ms is None else f" of {facts.itl_limit_ms:,.0f} ms"
+    plan = (
+        "longer steps"
+        if facts.itl_plan_ms is None
+        else f"steps of up to {facts.itl_plan_ms:,.0f} ms"
+    )
+    return f"The ITL objective{limit} cannot be kept even by one row; {plan} are planned"
 
 
 def hold(facts: Facts, expected_tokens: int | None = None) -> str:
@@ -131,6 +151,11 @@ _PLAIN = {
 
 def _window(facts: Facts, expected_tokens: int | None) -> str:
     load, window = facts.load_tokens, facts.window_tokens
+    if facts.policy == "slo" and not facts.itl_reachable:
+        return (
+            "with one more request in the batch the predicted step, and the prompts that keep "
+            f"coming, would be longer than is planned. {_unkept(facts)}"
+        )
     if facts.policy == "slo":
         limit = "" if facts.itl_limit_ms is None else f" of {facts.itl_limit_ms:,.0f} ms"
         plan = (

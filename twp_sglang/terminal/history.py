@@ -57,6 +57,11 @@ def limit_ms(state: State) -> float | None:
     return state.get("itl_target_ms") if objective is None else objective
 
 
+def out_of_reach(state: State) -> str:
+    """What to add to policy slo's ITL objective where no step can keep it; empty elsewhere."""
+    return "" if state.get("itl_slo_reachable", True) else ", out of reach"
+
+
 def window_tokens(state: State) -> float | None:
     """The window that admissions are held to; None where the policy has none. Policy slo
     reports one and asks its model instead."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 import time
 
 from twp_sglang.terminal.client import Look
-from twp_sglang.terminal.history import State, kv_used, limit_ms, mode, step_ms, window_tokens
+from twp_sglang.terminal.history import (
+    State,
+    kv_used,
+    limit_ms,
+    mode,
+    out_of_reach,
+    step_ms,
+    window_tokens,
+)
 
 
 def lines(seen: Look) -> list[str]:
@@ -20,7 +28,9 @@ def _line(state: State, *, many: bool) -> str:
     parts = [f"replica {state['replica']}"] if many else []
     parts.append(mode(state))
     if step is not None:
-        parts.append(f"itl {step:.1f} ms" + ("" if limit is None else f" of {limit:g}"))
+        parts.append(
+            f"itl {step:.1f} ms" + ("" if limit is None else f" of {limit:g}") + out_of_reach(state)
+        )
     if window is not None:
         parts.append(f"load {state['load_tokens']:.0f} of {window:.0f}")
     parts.append(f"running {state['batch']}")

@@ -17,6 +17,7 @@ from twp_sglang.terminal.history import (
     kv_used,
     limit_ms,
     mode,
+    out_of_reach,
     step_ms,
     window_tokens,
 )
@@ -121,7 +122,7 @@ def _itl(state: State) -> str:
     if step is None:
         return "not measured yet"
     if goal is not None:
-        return f"{step:.1f} ms of {goal:g}"
+        return f"{step:.1f} ms of {goal:g}" + out_of_reach(state)
     sigma = state.get("sigma")
     return f"{step:.1f} ms" + ("" if sigma is None else f", slowdown {sigma:.2f}")
 

@@ -166,6 +166,7 @@ def test_metrics_tell_what_happened(server: Server) -> None:
         if metric.name
         not in (
             *("twp_itl_objective_seconds", "twp_ttft_objective_seconds", "twp_late_requests"),
+            "twp_itl_objective_reachable",
             *("twp_step_predicted_seconds", "twp_step_residual_ratio", "twp_step_margin_ratio"),
             *("twp_model_gain_ratio", "twp_retraction_gap_seconds", "twp_baseline_step_seconds"),
         )

@@ -85,6 +85,32 @@ def test_slo_tells_objectives_and_what_it_predicts() -> None:
     assert desk.value("twp_late_requests") == 0
 
 
+def test_an_objective_out_of_reach_is_told_once_and_so_is_its_return(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "patches.reach_watch")
+    desk = Desk(policy="slo", itl_slo_ms=300.0, prefill_ms_per_token=0.1, a_ms=1.0)
+    now_s = iter(range(10**6))
+    monkeypatch.setattr(desk.runtime._telemetry._reach, "_clock", lambda: float(next(now_s)))
+    desk.run_pass()
+    assert desk.value("twp_itl_objective_reachable") == 1
+    assert not caplog.records
+    policy = desk.runtime.policy
+    plain = policy.snapshot
+    lost = {"itl_slo_reachable": False, "itl_step_goal_ms": 420.0, "theta": 0.9}
+    monkeypatch.setattr(policy, "snapshot", lambda: {**plain(), **lost})
+    for _ in range(3):
+        desk.run_pass()
+    assert desk.value("twp_itl_objective_reachable") == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "objective of 300 ms" in caplog.text
+    assert "up to 378 ms" in caplog.text
+    monkeypatch.setattr(policy, "snapshot", plain)
+    for _ in range(3):
+        desk.run_pass()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
 def test_a_fault_is_told_though_no_pass_follows() -> None:
     desk = Desk()
     desk.run_pass()

@@ -58,6 +58,22 @@ def test_slo_speaks_of_its_objective() -> None:
     assert "7% of it is free now" in memory
 
 
+def test_slo_says_that_its_objective_cannot_be_kept() -> None:
+    facts = facts_of(
+        {
+            **{"policy": "slo", "deciding": True, "queue": 3, "batch": 1, "closed": "window"},
+            **{"itl_slo_ms": 300.0, "itl_step_goal_ms": 420.0, "theta": 0.9},
+            "itl_slo_reachable": False,
+        }
+    )
+    said = "The ITL objective of 300 ms cannot be kept even by one row; steps of up to 378 ms are"
+    window = status_line(facts)
+    assert window.count(said) == 1
+    assert "would not keep within" not in window
+    assert status_line(facts._replace(closed="chunk")).endswith(f". {said} planned.")
+    assert status_line(facts._replace(queue=0)) == f"Nobody waits; 1 request runs. {said} planned."
+
+
 def test_a_fallback_is_said_before_all_else() -> None:
     text = status_line(BUSY._replace(deciding=False, fallback_reason="order"))
     assert text.startswith("TWP FELL BACK to stock SGLang scheduling (fault in order")
