@@ -17,9 +17,10 @@ from patches import explaining
 from patches.informed import informed
 from patches.runtime import Runtime
 from patches.sglang_0_5 import engine_view
+from twp_sglang import policy_fields
 from twp_sglang.config import TwpConfig
 from twp_sglang.config_changes import SOURCE, changed, difference
-from twp_sglang.config_values import OptionsError
+from twp_sglang.config_values import OptionsError, one_spelling
 from twp_sglang.one_line import one_line
 from twp_sglang.scheduling.explanation import facts_of, status_line
 from twp_sglang.scheduling.policies import build_policy
@@ -68,7 +69,13 @@ def _config(runtime: Runtime, scheduler: Any, question: Question) -> Answer:
 def _check(runtime: Runtime, scheduler: Any, question: Question) -> Answer:
     """What a change would do; it changes nothing."""
     config, _ = _wanted(runtime, scheduler, question["changes"])
-    return {"revision": runtime.revision, "changes": difference(runtime.config, config)}
+    given = one_spelling(question["changes"], SOURCE)
+    return {
+        "revision": runtime.revision,
+        "changes": difference(runtime.config, config),
+        "unread": policy_fields.unread(config.policy, given),
+        "policy": config.policy,
+    }
 
 
 def _change(runtime: Runtime, scheduler: Any, question: Question) -> Answer:

@@ -71,7 +71,8 @@ async def change(changes: Mapping[str, Any], by: str) -> dict[str, Any]:
         by: who asked for it, for the log; one printable line.
 
     Returns:
-        What changed, the new revision, and the pass from which it is in force per replica.
+        What changed, the new revision, the pass from which it is in force per replica, and
+        the fields that the policy in force does not read.
 
     Raises:
         Refused: nothing has changed; says why.
@@ -89,7 +90,13 @@ async def change(changes: Mapping[str, Any], by: str) -> dict[str, Any]:
             logger.error("TWP audit: change by %s: %s", by, reason)
             raise
     fields = {name: tuple(values) for name, values in made["changes"].items()}
-    logger.warning("TWP audit: changed by %s: %s (revision %d)", by, told(fields), made["revision"])
+    logger.warning(
+        "TWP audit: changed by %s: %s (revision %d)%s",
+        by,
+        told(fields),
+        made["revision"],
+        _without_effect(made),
+    )
     if fields:
         history.append(
             {
@@ -102,6 +109,13 @@ async def change(changes: Mapping[str, Any], by: str) -> dict[str, Any]:
     return made
 
 
+def _without_effect(made: Mapping[str, Any]) -> str:
+    """The end of a log line for fields that nobody reads, as the start has it; or nothing."""
+    if not made["unread"]:
+        return ""
+    return f"; policy {made['policy']} does not read {', '.join(made['unread'])}"
+
+
 async def _change(changes: Mapping[str, Any], by: str) -> dict[str, Any]:
     checked = await ask("check", changes=dict(changes))
     for said in checked:
@@ -112,7 +126,7 @@ async def _change(changes: Mapping[str, Any], by: str) -> dict[str, Any]:
         raise Refused(
             "the replicas are at different revisions of the configuration; restart the server", 409
         )
-    outcome = {"changes": checked[0]["changes"], "revision": checked[0]["revision"]}
+    outcome = {name: checked[0][name] for name in ("changes", "revision", "unread", "policy")}
     if not any(said["changes"] for said in checked):
         return {**outcome, "replicas": []}
     (revision,) = revisions
@@ -130,6 +144,7 @@ async def _change(changes: Mapping[str, Any], by: str) -> dict[str, Any]:
             await _take_back(answers, by)
         raise Refused(f"not changed: {reason}; look at GET /twp/config and ask again", 409)
     return {
+        **outcome,
         "changes": answers[0]["changes"],
         "revision": answers[0]["revision"],
         "replicas": [

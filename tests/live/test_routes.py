@@ -43,10 +43,12 @@ async def test_a_change_is_made_on_all_replicas_and_audited(
             "gamma": {"from": 0.15, "to": 0.3},
             "itl_slo_ms": {"from": 50.0, "to": 80.0},
         }
+        assert (made["policy"], made["unread"]) == ("twp", ["itl_slo_ms"])
         assert [one["replica"] for one in made["replicas"]] == [0, 1]
         assert [one.runtime.config.gamma for one in server.replicas] == [0.3, 0.3]
         assert "TWP audit: changed by 127.0.0.1:" in caplog.text
-        assert "gamma 0.15 -> 0.3, itl_slo_ms 50.0 -> 80.0 (revision 1)" in caplog.text
+        said = "gamma 0.15 -> 0.3, itl_slo_ms 50.0 -> 80.0 (revision 1); policy twp does not read "
+        assert said + "itl_slo_ms" in caplog.text
         _, shown = await call("GET", url)
         assert shown["config"]["gamma"] == 0.3
         assert shown["changes"][-1]["changes"]["gamma"] == [0.15, 0.3]

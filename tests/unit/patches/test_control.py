@@ -61,6 +61,8 @@ def test_a_change_is_in_force_and_counted(caplog: pytest.LogCaptureFixture) -> N
     assert desk.ask("check", changes={"gamma": 0.3}) == {
         "revision": 0,
         "changes": {"gamma": [0.15, 0.3]},
+        "unread": [],
+        "policy": "twp",
     }
     assert desk.ask("config")["config"]["gamma"] == 0.15
     assert desk.change(gamma=0.3, b0=16)["changes"] == {"gamma": [0.15, 0.3], "b0": [8, 16]}
@@ -68,6 +70,12 @@ def test_a_change_is_in_force_and_counted(caplog: pytest.LogCaptureFixture) -> N
     assert (now["config"]["gamma"], now["config"]["b0"], now["revision"]) == (0.3, 16, 1)
     assert "changed by a test" in caplog.text
     assert "b0 8 -> 16, gamma 0.15 -> 0.3" in caplog.text
+
+
+def test_fields_that_the_policy_does_not_read_are_named() -> None:
+    changes = {"itl_slo": "60ms", "kv_margin": 0.05, "gamma": 0.3}
+    assert Desk().ask("check", changes=changes)["unread"] == ["itl_slo_ms", "kv_margin"]
+    assert Desk(policy="slo").ask("check", changes=changes)["unread"] == ["gamma"]
 
 
 def test_all_or_nothing() -> None:
