@@ -34,8 +34,17 @@ class Interleaving(NamedTuple):
     notes: tuple[str, ...]
 
 
-def choose(arguments: Any, chunk_tokens: int | None, on_cpu: bool) -> Interleaving:
-    """Set what interleaves on ``arguments`` unless the person did, and choose C."""
+def choose(
+    arguments: Any, chunk_tokens: int | None, on_cpu: bool, *, sized: bool = False
+) -> Interleaving:
+    """Set what interleaves on ``arguments`` unless the person did, and choose C.
+
+    Args:
+        arguments: of SGLang, changed in place.
+        chunk_tokens: C where it is stated or known for the machine.
+        on_cpu: whether the engine runs on a CPU.
+        sized: whether the policy sizes every chunk itself, so that C decides nothing.
+    """
     notes = []
     chunk: int | None = None
     given = arguments.chunked_prefill_size
@@ -49,9 +58,19 @@ def choose(arguments: Any, chunk_tokens: int | None, on_cpu: bool) -> Interleavi
         )
     if given is None or chunk_tokens is not None:
         chunk = chunk_tokens or (CHUNK_TOKENS_CPU if on_cpu else CHUNK_TOKENS_ACCELERATOR)
-        notes.append(f"{chunk} prompt tokens per step while somebody decodes (--twp-chunk-tokens)")
+        notes.append(
+            "policy slo sizes each step's chunk by its objective while somebody decodes "
+            "(--twp-chunk-tokens would bound it)"
+            if sized
+            else f"{chunk} prompt tokens per step while somebody decodes (--twp-chunk-tokens)"
+        )
     else:
-        notes.append(f"{given} prompt tokens per step, as given (--chunked-prefill-size)")
+        notes.append(
+            f"at most {given} prompt tokens per step, as given (--chunked-prefill-size); policy "
+            "slo sizes each step's chunk by its objective"
+            if sized
+            else f"{given} prompt tokens per step, as given (--chunked-prefill-size)"
+        )
     if arguments.enable_mixed_chunk or getattr(arguments, _INTERVAL, None) is not None:
         notes.append("interleaving as given on the command line")
     elif on_cpu and hasattr(arguments, _INTERVAL):

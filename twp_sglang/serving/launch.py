@@ -164,15 +164,14 @@ def _serve(asked: options.Options) -> int:
     if asked.config.policy not in ("off", "observe"):
         # An emulated accelerator takes chunks as an accelerator does.
         interleaving = engine_settings.choose(
-            arguments, preferred_chunk, not emulates and _on_cpu(arguments)
+            arguments,
+            preferred_chunk,
+            not emulates and _on_cpu(arguments),
+            sized=asked.config.policy == "slo" and asked.config.chunk_tokens is None,
         )
         chunk_tokens = interleaving.chunk_tokens
         for note in interleaving.notes:
             logger.warning("TWP prefill: %s", note)
-        if asked.config.policy == "slo" and asked.config.chunk_tokens is None:
-            logger.warning(
-                "TWP prefill: policy slo sizes each step's chunk by its objective instead"
-            )
     if emulates:
         emulation.fill_chunk(arguments)
     payload = Payload(

@@ -28,6 +28,18 @@ def test_on_a_cpu_a_decode_step_follows_each_chunk() -> None:
     assert asked.prefill_decode_interval == 1
 
 
+def test_a_policy_that_sizes_its_chunks_is_said_once() -> None:
+    for given, bound in ((None, "--twp-chunk-tokens"), (4096, "at most 4096 prompt tokens")):
+        asked = arguments(prefill_decode_interval=None)
+        asked.chunked_prefill_size = given
+        plain = choose(asked, None, on_cpu=True)
+        sized = choose(asked, None, on_cpu=True, sized=True)
+        assert sized.chunk_tokens == plain.chunk_tokens
+        assert "by its objective" in sized.notes[0]
+        assert bound in sized.notes[0]
+        assert "64 prompt tokens" not in " ".join(sized.notes)
+
+
 def test_an_engine_without_the_interval_mixes_everywhere() -> None:
     for on_cpu in (True, False):
         asked = arguments()
