@@ -18,6 +18,7 @@ import math
 from copy import copy
 
 from controllers.models.latency import LatencyModel
+from twp_sglang.scheduling.machine_change import MachineChange
 from twp_sglang.scheduling.sample import StepSample
 from twp_sglang.scheduling.self_calibration import (
     FIT_AT,
@@ -55,9 +56,6 @@ CONTRADICTED = 0.06
 """Relative error at its best scale, beyond what the scatter of single steps leaves, from which a
 given model is in doubt: what a twentieth of each step, wrong at random, comes to."""
 
-SCATTER_MOST = 3.0
-"""The mean square over eight buckets is above three times what is expected once in 400 times."""
-
 BETTER = 0.7
 """Part of the given model's error that another may leave: a fit has more to turn, and takes a
 part away from scatter alone."""
@@ -87,6 +85,17 @@ class ModelLearning:
         self.given = start if given else None
         self.calibration = SelfCalibration(start, jump_rows, free_tokens if given else 0.0)
         self._rows_seen = 0
+        self._stands = given
+        """Whether a given model is in force."""
+        self._believed = given
+        """Whether the model in force is no guess."""
+        self._forget()
+
+    def _forget(self) -> None:
+        """Of the machine that was, nothing holds any more."""
+        self._change, self._change_of_sound = MachineChange(), MachineChange()
+        self._sound: tuple[LatencyModel, float] | None = None
+        """Model and free prompt tokens in force before those that describe no one machine."""
         self._prefill_seen = 0
         self._rate_seen_at = 0
         self._prompt_rate = 0.0
@@ -94,13 +103,12 @@ class ModelLearning:
         self._knee = 0.0
         self._beyond_knee = 0
         """Steps seen of more than ``_knee`` rows."""
-        self._stands = given
-        """Whether a given model is in force."""
 
     def copied(self) -> ModelLearning:
         """One that can be given another guess without this one hearing of it."""
         other = copy(self)
         other.calibration = copy(self.calibration)
+        other._change, other._change_of_sound = copy(self._change), copy(self._change_of_sound)
         return other
 
     def observe(
@@ -131,6 +139,50 @@ class ModelLearning:
             self._rows_seen = max(self._rows_seen, sample.batch)
         self._prefill_seen = max(self._prefill_seen, sample.prefill_tokens)
         self._learn_rate(sample.prefill_tokens, step_ms)
+        most_rows = math.inf if ceiling_rows is None else ceiling_rows
+        fit = None
+        if self._believed and sample.batch <= most_rows:
+            fit = self._of_changed_machine(sample, step_ms, model, free_tokens)
+        if fit is None:
+            fit = self._fit(sample, step_ms, predicted_ms, model, free_tokens, most_rows)
+        if fit is None:
+            return None
+        if fit.sound:
+            self._sound = None
+        elif self._sound is None and self._believed:
+            self._sound, self._change_of_sound = (model, free_tokens), MachineChange()
+        self._believed = True
+        return fit
+
+    def _of_changed_machine(
+        self, sample: StepSample, step_ms: float, model: LatencyModel, free_tokens: float
+    ) -> Fit | None:
+        """A model at another scale, where that alone explains the last steps; what was seen before
+        them is forgotten."""
+        candidates = [(self._change, model, free_tokens)]
+        if self._sound is not None:
+            # A fit to the steps of two machines is often near enough to both to hide the change.
+            candidates.append((self._change_of_sound, *self._sound))
+        for change, before, free in candidates:
+            prompt = max(0, sample.prefill_tokens - round(free))
+            factor = change.observe(step_ms, before.step_ms(sample.batch, sample.kv_tokens, prompt))
+            if factor is not None:
+                self._forget()
+                self._stands = False
+                self.calibration.forget()
+                return Fit(scaled(before, factor), 0.0, free, None, 0.0)
+        return None
+
+    def _fit(
+        self,
+        sample: StepSample,
+        step_ms: float,
+        predicted_ms: float,
+        model: LatencyModel,
+        free_tokens: float,
+        most_rows: float,
+    ) -> Fit | None:
+        """What the steps so far say, where it is due and is to be taken over."""
         fit = self.calibration.observe(
             step_ms, sample.batch, sample.kv_tokens, sample.prefill_tokens, predicted_ms
         )
@@ -141,7 +193,6 @@ class ModelLearning:
         due = self.calibration.samples in FIT_AT
         if fit is None and not due:
             return None
-        most_rows = math.inf if ceiling_rows is None else ceiling_rows
         scale = self.calibration.scale_of(model, free_tokens, most_rows)
         if fit is None:
             # The engine does too much the same to be fitted, but its scale shows.
@@ -168,7 +219,7 @@ class ModelLearning:
         opposite = _caps_rows(fit.model) != _caps_rows(model)
         if self._beyond_knee >= PROBE_STEPS and opposite:
             return True
-        beyond_scatter = scale.error**2 - SCATTER_MOST * scale.scatter**2
+        beyond_scatter = scale.error**2 - scale.scatter**2
         return beyond_scatter > CONTRADICTED**2 and fit.residual < BETTER * scale.error
 
     @property
@@ -192,8 +243,8 @@ class ModelLearning:
     def _learn_rate(self, prefill_tokens: int, step_ms: float) -> None:
         """A chunk twice as large as those before says better what a larger one will take; after
         a pause in such a step others raise the rate again."""
-        if prefill_tokens < CHUNK_START_TOKENS:
-            return  # it takes as long as none
+        if prefill_tokens < CHUNK_START_TOKENS // 2:
+            return  # it takes as long as none; half, because steps carry less than was granted
         rate = prefill_tokens / step_ms
         if prefill_tokens >= EXTRAPOLATE * self._rate_seen_at:
             self._rate_seen_at, self._prompt_rate = prefill_tokens, rate

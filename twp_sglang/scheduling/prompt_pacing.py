@@ -26,6 +26,9 @@ from math import inf
 OVERHEAD = 0.05
 """Part of a prompt token's own cost that its share of the step may add."""
 
+EVEN_MIN_TOKENS = 32
+"""The least chunk of the law: far too small a constant would make the even one nothing."""
+
 LIGHT = 0.5
 """Below this part of the even chunk per step, on average, the engine has steps to spare."""
 
@@ -99,7 +102,7 @@ class PromptPacing:
             return allowed
         if self._untested_steps >= RETEST_STEPS:
             return allowed
-        chunk = max(1, int(even))
+        chunk = min(allowed, max(EVEN_MIN_TOKENS, int(even)))
         if self.prompts_per_step >= LIGHT * even or now_ms < self._crowded_until_ms:
             return chunk
         if waiting_tokens <= allowed or allowed * step_ms(chunk) > FASTER * chunk * step_ms(

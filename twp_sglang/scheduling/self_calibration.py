@@ -34,7 +34,7 @@ from twp_sglang.scheduling.step_buckets import (
     Key,
     below,
     key_of,
-    scatter_left,
+    scatter_most,
 )
 
 SURPRISE_AT = (8, 32)
@@ -55,7 +55,8 @@ BUCKETS_MOST = 256
 """A fit runs between two steps: with so many it takes 10 to 20 ms in pure Python."""
 
 OUTLIER = 4.0
-"""A step this many times its bucket's mean is a pause of the process, not a sample."""
+"""A step this many times its bucket's mean is a pause of the process, no sample. Nor is the first
+of its bucket at so many times the prediction, unless the step before was alike."""
 
 GUESS_WEIGHT = 0.01
 """Of each term of the first guess, against 1 for a bucket."""
@@ -79,6 +80,10 @@ FREE = (0, 64, 128, 192, 256, 384, 512, 768)
 """Prompt tokens per step that may cost nothing: up to what an H200 needs to be bound by
 arithmetic and not by its memory."""
 
+SOUND = 0.1
+"""Residual of a fit beyond which, if scatter does not explain it either, it is of no one machine:
+half of what mixing steps with others twice as long leaves."""
+
 KNEE_MUST_EXPLAIN = 0.3
 """Part of the mean squared error that a knee must take away to be believed; noise alone gives
 some hundredths to the best of twenty."""
@@ -98,6 +103,9 @@ class Fit(NamedTuple):
     jump_rows: int | None
     """Batch beyond which every step is ``jump_ms`` longer; None where no jump shows."""
     jump_ms: float
+    sound: bool = True
+    """Whether it describes them no worse than their scatter lets expect: else they may be of two
+    machines."""
 
 
 class Scale(NamedTuple):
@@ -109,7 +117,7 @@ class Scale(NamedTuple):
     error: float
     """Root mean square of the relative error at the scale ``mean``."""
     scatter: float
-    """The part of it to be expected from the scatter of single steps."""
+    """The most of it that the scatter of single steps may leave."""
 
 
 _Found = tuple[float, list[float]]
@@ -131,7 +139,13 @@ class SelfCalibration:
         self.guess = guess
         self.jump_rows = jump_rows
         self._free = free_tokens
+        self.forget()
+
+    def forget(self) -> None:
+        """All that was seen."""
         self._buckets: dict[Key, Bucket] = {}
+        self._doubted: set[Key] = set()
+        self._off_before = False
         self.samples = 0
 
     def observe(
@@ -145,10 +159,18 @@ class SelfCalibration:
         """Take one step, and what the model in force, if any, foretold for it."""
         key = key_of(batch, kv_tokens, prefill_tokens)
         bucket = self._buckets.get(key)
+        off = step_ms > OUTLIER * predicted_ms > 0.0
         if bucket is None:
+            if off and not self._off_before and key not in self._doubted:
+                # It would stay the only word on such steps where what it says keeps them from
+                # being tried again.
+                self._doubted.add(key)
+                self._off_before = True
+                return None
             bucket = self._buckets[key] = Bucket()
         elif bucket.count >= 4 and step_ms > OUTLIER * bucket.step_ms:
             return None
+        self._off_before = off
         bucket.take(step_ms, batch, kv_tokens, prefill_tokens)
         self.samples += 1
         bucket.seen = self.samples
@@ -169,7 +191,7 @@ class SelfCalibration:
         pairs = [(bucket.model_ms(model, free_tokens), bucket) for bucket in buckets]
         mean, error = _best_scale([ms / bucket.step_ms for ms, bucket in pairs])
         least, _ = _best_scale([ms / bucket.least_ms for ms, bucket in pairs])
-        return Scale(mean, least, error, scatter_left(buckets))
+        return Scale(mean, least, error, scatter_most(buckets))
 
     def fit(self) -> Fit | None:
         """What was gathered says; None where it shows no direction at all.
@@ -189,7 +211,9 @@ class SelfCalibration:
                 self._buckets = {key: self._buckets[key] for key in newest[:size]}
                 return other
             size *= 2
-        return fit
+        if fit is None or fit.residual <= SOUND:
+            return fit
+        return fit._replace(sound=fit.residual <= scatter_most(list(self._buckets.values())))
 
     def _error(self, fit: Fit, keys: Sequence[Key]) -> float:
         """Root mean square of the relative error of ``fit`` in these buckets."""

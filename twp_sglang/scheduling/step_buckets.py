@@ -19,6 +19,9 @@ SCATTER = 0.1
 SCATTER_VISITS = 4
 """Scatter of single steps that is supposed until visits tell, and how many of them outweigh it."""
 
+RARELY = 2.9
+"""Standard deviations of a normal variable that it is above once in 500 times."""
+
 FORGETS = 1.001
 """Growth of a bucket's shortest step per visit: a machine twice as slow shows after 700."""
 
@@ -110,16 +113,21 @@ class Equations:
         return self._plain.extended(self._each, column)
 
 
-def scatter_left(buckets: Sequence[Bucket]) -> float:
-    """Root mean square of the relative errors that the buckets' means have from scatter alone:
-    the scatter within them, over the root of their visits."""
+def scatter_most(buckets: Sequence[Bucket]) -> float:
+    """Root mean square of the relative errors of the buckets' means that scatter alone exceeds
+    once in 500 times: the scatter within them over the root of their visits, and the quantile of
+    a chi-square variable of as many degrees as there are buckets (Wilson and Hilferty 1931)."""
+    if not buckets:
+        return 0.0
     square, visits, left = SCATTER_VISITS * SCATTER**2, SCATTER_VISITS, 0.0
     for bucket in buckets:
         count = min(bucket.count, round(1.0 / BUCKET_WEIGHT))
-        square += count * bucket.variance / bucket.step_ms**2
+        square += count * (bucket.variance / bucket.step_ms) / bucket.step_ms
         visits += count - 1
         left += 1.0 / count
-    return math.sqrt(square / visits * left / len(buckets)) if buckets else 0.0
+    spread = 2.0 / (9.0 * len(buckets))
+    quantile = (1.0 - spread + RARELY * math.sqrt(spread)) ** 3
+    return math.sqrt(square / visits * left / len(buckets) * quantile)
 
 
 def place(count: int) -> int:

@@ -90,9 +90,9 @@ def test_a_machine_beyond_the_reach_of_the_gains() -> None:
 
 
 def test_an_engine_that_always_does_the_same_is_followed_too() -> None:
-    """One bucket shows no direction, but that the scale is wrong."""
+    """One bucket shows no direction, but that the scale is wrong. The first step may be a pause."""
     online = model(LatencyModel(l_min_ms=6.0, b0=0.0, alpha_ms=0.0))
-    for step in range(8):
+    for step in range(9):
         online.observe(sample(43.0, step=step, batch=8, kv_tokens=0), 0, 0)
     assert online.predicted_ms(8, 0) == pytest.approx(43.0, rel=0.02)
 
@@ -288,6 +288,22 @@ def test_chunks_grow_no_faster_than_the_steps_allow(seed: int) -> None:
         longest = max(longest, take(chunk))
         kv += chunk
     assert 35.0 < longest <= 50.0
+
+
+def test_a_pause_in_the_first_step_of_its_kind_is_no_prompt_cost() -> None:
+    """It would be the only word on large chunks, and keep them from being tried again."""
+
+    def predicted(*prompt_steps_ms: float) -> float:
+        online = OnlineStepModel(config(itl_slo_ms=50.0))
+        steps = [(20.0, 0 if step % 4 else 128) for step in range(64)]
+        steps += [(ms, 512) for ms in prompt_steps_ms] + [(20.0, 0)] * 500
+        for step, (ms, prompt) in enumerate(steps):
+            taken = sample(ms, step=step, kv_tokens=4000, prefill_tokens=prompt)
+            online.observe(taken, 0, 9)
+        return online.predicted_ms(8, 4000, 512)
+
+    assert predicted(600.0) == pytest.approx(predicted(), rel=0.02)
+    assert predicted(300.0, 300.0) > 2 * predicted(), "twice the same is no pause"
 
 
 @pytest.mark.parametrize("known", [True, False])

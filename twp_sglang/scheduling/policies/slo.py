@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from itertools import chain
-from math import inf
 from typing import Any
 
 from twp_sglang.config import TwpConfig
@@ -175,8 +174,9 @@ class Slo(Policy):
         """Teaches the step model, and the prompt rate where the step left somebody waiting."""
         self.memory.gaps.observe(sample)
         duration = sample.duration_ms
-        # Not finite would stay in the means for good.
-        if duration is None or not 0.0 < duration < inf:
+        # No step takes less than a microsecond or more than an hour: such a number would stay in
+        # the means for good, and its square is none.
+        if duration is None or not 1e-3 <= duration <= 3.6e6:
             return
         if self._warmup > 0:
             self._warmup -= 1
