@@ -35,7 +35,8 @@ def _waiting(runtime: Runtime, scheduler: Any, req: Any, now_s: float) -> dict[s
     place = place_of(info, line)
     assert place is not None
     tokens = view.owed_prompt_tokens + place.prompt_tokens_ahead + prompt_to_serve(info)
-    wait = runtime.watching.waiting_time.until_served(tokens)
+    whole = sum(one.prompt_tokens for one in line[: place.position])
+    wait = runtime.watching.waiting_time.until_served(tokens, view.owed_prompt_tokens + whole)
     facts = facts_of(state)
     reason = hold(facts, info.expected_tokens if place.position == 1 else None)
     remark = runtime.policy.remark(info) if orders else ""

@@ -4,7 +4,8 @@
 
 The rate is that of steps which left somebody waiting (:mod:`prefill_rate`), shut gates
 included, so it holds whatever shuts them: as long as the traffic stays what it was in the
-last ten seconds or so.
+last ten seconds or so. Where the prefix cache holds most of the prompts ahead there is little left
+to serve by, and rows or memory are what they wait for: then nothing is foretold.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import NamedTuple
 from twp_sglang.scheduling.prefill_rate import PrefillRate
 from twp_sglang.scheduling.sample import StepSample
 from twp_sglang.scheduling.waiting import WaitingQueue
+
+MOSTLY_CACHED = 0.5
+"""Least part of the prompt tokens ahead that is to be computed, for a rate of those to tell a time."""
 
 
 class ExpectedWait(NamedTuple):
@@ -45,8 +49,20 @@ class WaitingTime:
         rate = self._rate.measured_tokens_per_ms()
         return None if rate is None else rate * 1e3
 
-    def until_served(self, prompt_tokens: int) -> ExpectedWait:
-        """Expected time until ``prompt_tokens`` are served, the last of them included."""
+    def until_served(self, prompt_tokens: int, with_cached_tokens: int = 0) -> ExpectedWait:
+        """Expected time until ``prompt_tokens`` are served, the last of them included.
+
+        Args:
+            prompt_tokens: to be computed.
+            with_cached_tokens: the same and those that the prefix cache holds.
+        """
+        if prompt_tokens < MOSTLY_CACHED * with_cached_tokens:
+            return ExpectedWait(
+                None,
+                f"not foretold: the prefix cache holds all but {prompt_tokens:,} of the "
+                f"{with_cached_tokens:,} prompt tokens up to the end of its own, so that rows or "
+                "memory decide",
+            )
         rate = self.prompt_tokens_per_s
         if rate is None:
             return ExpectedWait(

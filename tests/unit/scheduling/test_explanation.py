@@ -147,6 +147,10 @@ def test_the_wait_is_tokens_over_the_rate_measured_while_somebody_waited() -> No
     assert expected.seconds == pytest.approx(0.5)
     assert "1,000 prompt tokens" in expected.how
     assert "2,000 per second" in expected.how
+    assert time.until_served(1000, 2000).seconds == expected.seconds
+    cached = time.until_served(5, 2000)
+    assert cached.seconds is None, "rows or memory decide"
+    assert "all but 5 of the 2,000 prompt tokens" in cached.how
 
 
 def test_steps_are_summarised_since_the_last_look() -> None:
