@@ -18,7 +18,7 @@ from twp_sglang.scheduling.sample import StepSample
 from twp_sglang.scheduling.waiting import WaitingQueue
 
 MOSTLY_CACHED = 0.5
-"""Least part of the prompt tokens ahead that is to be computed, for a rate of those to tell a time."""
+"""Least part of the prompt tokens ahead that is to be computed, if their rate is to tell a time."""
 
 
 class ExpectedWait(NamedTuple):
