@@ -31,8 +31,10 @@ def build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog=_PROG,
         description="Serve SmolLM2-135M-Instruct with stock SGLang under Token Window Pacing, send "
-        "it a burst of grade-school maths questions, show the answers and the window as they "
-        "move, and draw what happened. Uses a GPU where there is one, else the CPU.",
+        "it a burst of grade-school maths questions, and draw what happened. A terminal shows the "
+        "window and some of the answers as they stream, a pipe one line of counts every three "
+        "seconds; in the end there is a table, and --out holds the plot, the step trace, the "
+        "results and the log. Uses a GPU where there is one, else the CPU.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

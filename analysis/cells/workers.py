@@ -20,12 +20,17 @@ Plan = Generator[list[Task], list[Metrics], T]
 
 
 class Progress(NamedTuple):
-    """How far a run is."""
+    """How far a run is.
+
+    ``waiting`` are the tasks that were asked for and have no result yet; a plan that searches
+    asks for more of them later.
+    """
 
     plans_done: int
     plans: int
     simulated: int
     reused: int
+    waiting: int = 0
 
 
 def run_plans(
@@ -40,7 +45,7 @@ def run_plans(
         plans: started nowhere else.
         store: answers tasks that it knows and keeps the results of the others.
         jobs: processes; 1 computes in this one.
-        tell: called after each result.
+        tell: called once before the first result and after each.
     """
     return _Runner(plans, store, tell).run(jobs)
 
@@ -61,10 +66,14 @@ class _Runner:
         """Plans that wait for the result of a key."""
         self._todo: list[tuple[str, Task]] = []
         self._done = self._simulated = self._reused = 0
+        self._begun = False
 
     def run(self, jobs: int) -> list[Any]:
         for index, plan in enumerate(self._plans):
             self._advance(index, lambda plan=plan: next(plan))  # type: ignore[misc]
+        # All plans have asked: how much there is to do, before the first result of it.
+        self._begun = True
+        self._say()
         if jobs == 1:
             while self._todo:
                 key, task = self._todo.pop(0)
@@ -126,5 +135,9 @@ class _Runner:
                 self._advance(index, self._answer(index))
 
     def _say(self) -> None:
-        if self._tell is not None:
-            self._tell(Progress(self._done, len(self._plans), self._simulated, self._reused))
+        if self._tell is not None and self._begun:
+            self._tell(
+                Progress(
+                    self._done, len(self._plans), self._simulated, self._reused, len(self._asking)
+                )
+            )

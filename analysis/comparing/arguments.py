@@ -112,7 +112,7 @@ def build_parser() -> OneLineParser:
         help="share of requests that defines the load carried [%(default)s]",
     )
     add("--no-png", action="store_true", help="no figures")
-    add("--no-progress", action="store_true", help="no progress bar")
+    add("--no-progress", action="store_true", help="no progress bar, and no lines of progress")
     return parser
 
 

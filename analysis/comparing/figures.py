@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from analysis.cells.machines import slug
 from analysis.comparing.contenders import itl_limit_ms
@@ -167,6 +171,9 @@ def _pareto(
             )
             axes.set(xlabel=label, xscale=scale, yscale="log")
             axes.axhline(itl_limit_ms(slo), color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+            for axis in (axes.xaxis, axes.yaxis):
+                if axis.get_scale() == "log":
+                    _plain_numbers(axis)
         panels[0].set_ylabel("ITL P99, ms")
         figure.suptitle(f"{title} ({slo})", fontweight="bold", fontsize=10.5, x=0.01, ha="left")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
@@ -176,6 +183,25 @@ def _pareto(
             color=GREY,
         )
         figure.savefig(path)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """Few and plain numbers on a logarithmic axis: powers of ten alone leave one that spans less
+    than a decade without any, and matplotlib's own in between run into each other."""
+    low, high = sorted(axis.get_view_interval())
+    decades = math.log10(high / low) if low > 0 else 1.0
+    if decades < 0.5:
+        # Even steps: 1, 2, 5 of each decade could leave a single number.
+        axis.set_major_locator(MaxNLocator(4))
+    else:
+        subs = (1.0, 2.0, 5.0) if decades < 1.3 else (1.0, 3.0) if decades < 2.3 else (1.0,)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=4))
+    axis.set_major_formatter(FuncFormatter(_plain_number))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _plain_number(value: float, _: int | None = None) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -119,5 +119,5 @@ def build_parser() -> OneLineParser:
         help=f"heat maps: {', '.join(METRICS)} [%(default)s]",
     )
     add("--no-png", action="store_true", help="no figures")
-    add("--no-progress", action="store_true", help="no progress bar")
+    add("--no-progress", action="store_true", help="no progress bar, and no lines of progress")
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from twp_sglang.benchmarking.results import RequestRecord
 _WINDOW, _LOAD, _STEP, _FILTER, _QUEUE, _FORCED = (
     "#0072B2", "#E69F00", "#56B4E9", "#D55E00", "#CC79A7", "#000000",
 )  # fmt: skip
+
+
+_TITLE_CHARACTERS = 105
+"""That fit one line of the title: at 11 points on 11 inches of DejaVu Sans, wide letters too."""
 
 
 def machine(device: str) -> str:
@@ -90,7 +95,9 @@ def figure_of(
         if axis.get_legend_handles_labels()[0]:
             axis.legend(loc="upper right", fontsize=9, framealpha=0.9, ncols=3)
     queue.set_xlabel("time since the first request, s")
-    figure.suptitle(title, fontsize=11)
+    # A processor's full name can be as long as the figure is wide, and matplotlib cuts both ends.
+    lines = [part for line in title.splitlines() for part in textwrap.wrap(line, _TITLE_CHARACTERS)]
+    figure.suptitle("\n".join(lines), fontsize=11)
     return figure
 
 

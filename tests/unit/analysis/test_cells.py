@@ -1,16 +1,19 @@
 """Cells: machines by name, traffic at a load, utilisation by hand, results that are kept."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from analysis.cells import store as store_module
 from analysis.cells.machines import machine, slug
 from analysis.cells.measure import Task, run_task
+from analysis.cells.progress import Lines, bar
 from analysis.cells.store import ResultFile, task_key
 from analysis.cells.traffic import cell_traffic, check, mean_output_tokens
 from analysis.cells.utilisation import engine_time, span_s
-from analysis.cells.workers import run_plans
+from analysis.cells.workers import Progress, run_plans
 from twp_sglang.benchmarking.slo_argument import parse_slos
 from twp_sglang.latency_metrics import meets
 from twp_sglang.simulator.step_models import Affine, AffineStep
@@ -261,9 +264,34 @@ def test_plans_get_their_answers_in_order_and_nothing_runs_twice(tmp_path, jobs)
         )
     assert outcomes == [("a", 4), ("b", 2)]
     assert len(path.read_text().splitlines()) == 4
-    assert told[-1].plans_done == 2
+    assert told[0] == (0, 2, 0, 0, 4), "what there is to do comes first"
+    last = told[-1]
+    assert (last.plans_done, last.simulated, last.waiting) == (2, 4, 0)
     with ResultFile(path) as kept:
         run_plans([_count("a", (0.3, 0.5))], kept, 1, told.append)
     assert len(path.read_text().splitlines()) == 4
     assert told[-1].simulated == 0
     assert told[-1].reused == 4
+
+
+def test_where_there_is_no_terminal_progress_comes_in_lines():
+    now_s = 0.0
+    console = Console(file=io.StringIO())
+    lines = Lines(console, "comparing", lambda: now_s)
+    for number in range(101):
+        now_s = number * 0.1
+        lines(Progress(number, 100, 3 * number, 0, 300 - 3 * number))
+    said = console.file.getvalue().splitlines()
+    assert len(said) == 11
+    assert said[0] == "comparing: 0 of 100 done; 0 runs measured, 0 known, 300 to go, 0 s"
+    now_s = 69.0
+    lines(Progress(100, 100, 300, 0, 0))
+    assert len(console.file.getvalue().splitlines()) == 11
+    now_s = 71.0
+    lines(Progress(100, 100, 300, 0, 0))
+    assert len(console.file.getvalue().splitlines()) == 12
+
+
+def test_progress_that_is_not_wanted_is_not_shown():
+    with bar(Console(file=io.StringIO()), "comparing", shown=False) as tell:
+        assert tell is None

@@ -1,13 +1,16 @@
 """The comparison: who takes part, how each is tuned, and what the command writes."""
 
 import csv
+import itertools
 import json
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from analysis.cells.machines import machine
 from analysis.compare import main
+from analysis.comparing import figures
 from analysis.comparing.contenders import (
     CATALOGUE,
     Contender,
@@ -248,3 +251,24 @@ def test_bad_input_ends_with_status_2_and_one_message(words, tmp_path, capsys):
     said = capsys.readouterr().err.strip()
     assert "error:" in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(217, 262), (60, 140), (150, 9500), (90, 900), (0.5, 8e4), (3.0, 7e6)]
+)
+def test_numbers_on_a_logarithmic_axis_are_plain_and_apart(low: float, high: float) -> None:
+    figure = Figure(figsize=(3.6, 3))
+    axes = figure.add_subplot()
+    axes.set_xscale("log")
+    axes.plot([low, high], [0, 1], "o")
+    figures._plain_numbers(axes.xaxis)
+    figure.draw_without_rendering()
+    shown = [
+        label
+        for label, place in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)
+        if axes.get_xlim()[0] <= place <= axes.get_xlim()[1]
+    ]
+    assert len(shown) >= 2
+    assert all("e" not in label.get_text() for label in shown)
+    boxes = [label.get_window_extent() for label in shown]
+    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes)), [s.get_text() for s in shown]

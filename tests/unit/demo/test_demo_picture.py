@@ -51,6 +51,18 @@ def curves(figure: object) -> dict[str, tuple[list[float], list[float]]]:
     }
 
 
+def test_a_long_name_of_the_machine_stays_inside_the_picture(tmp_path: Path) -> None:
+    name = "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz with a very long name, 176 cores"
+    title = f"HuggingFaceTB/SmolLM2-135M-Instruct on SGLang 0.5.20, policy twp · {name} (CPU)\nx"
+    figure = figure_of(trace_of(tmp_path), [record(0)], 1000.0, title)
+    figure.draw_without_rendering()
+    drawn = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
+    assert 0 < drawn.x0 < drawn.x1 < figure.bbox.width
+    shown = figure.get_suptitle()
+    assert " ".join(shown.split()) == " ".join(title.split())
+    assert shown.endswith("\nx")
+
+
 def test_curves_are_the_traces(tmp_path: Path) -> None:
     figure = figure_of(trace_of(tmp_path), [record(0)], 1000.0, "title")
     drawn = curves(figure)
