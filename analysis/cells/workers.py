@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from analysis.cells.measure import Metrics, Task, run_task
+from analysis.cells.orphans import end_with_parent
 from analysis.cells.store import ResultFile, task_key
 
 T = TypeVar("T")
@@ -81,7 +82,9 @@ class _Runner:
             return self._outcomes
         # Not forked: the caller may have started threads (a progress bar has).
         context = multiprocessing.get_context("spawn")
-        pool = concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context)
+        pool = concurrent.futures.ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=end_with_parent
+        )
         try:
             running: dict[concurrent.futures.Future[Metrics], tuple[str, Task]] = {}
             while self._todo or running:

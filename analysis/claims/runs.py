@@ -9,6 +9,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from analysis.cells.orphans import end_with_parent
 from analysis.cells.store import ResultFile, code_fingerprint
 from analysis.claims import experiment, published
 from analysis.claims.experiment import (
@@ -98,7 +99,9 @@ def run_all(
     else:
         # Not forked: the caller may have started threads (a progress bar has).
         context = multiprocessing.get_context("spawn")
-        pool = concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context)
+        pool = concurrent.futures.ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=end_with_parent
+        )
         try:
             todo = iter(missing)
             running: dict[concurrent.futures.Future[dict[str, float]], tuple[str, Task]] = {}
