@@ -17,6 +17,7 @@ from small_server import Replica, serving
 from twp_sglang.terminal import command
 from twp_sglang.terminal.client import Look
 from twp_sglang.terminal.history import History
+from twp_sglang.terminal.plain import lines
 from twp_sglang.terminal.view import render
 
 
@@ -145,6 +146,16 @@ def test_every_policy_fits_every_width(width: int, policy: str) -> None:
     history.add(Look(0.0, "m" * 60, [{"replica": 0, **said["state"]}]))
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(render(history, width, "trouble"))
-    lines = console.export_text().splitlines()
-    assert max(len(line) for line in lines) <= width
-    assert "None" not in "\n".join(lines)
+    drawn = console.export_text().splitlines()
+    assert max(len(line) for line in drawn) <= width
+    assert "None" not in "\n".join(drawn)
+
+
+def test_an_objective_out_of_reach_is_said_beside_it() -> None:
+    state = {
+        **{"replica": 0, "policy": "slo", "deciding": True, "queue": 0, "batch": 1, "why": "w."},
+        **{"itl_slo_ms": 300.0, "itl_ms": 350.0, "load_tokens": 10, "window_tokens": 20.0},
+    }
+    assert "itl 350.0 ms of 300 | " in lines(Look(0.0, "m", [state]))[0]
+    lost = Look(0.0, "m", [{**state, "itl_slo_reachable": False}])
+    assert "itl 350.0 ms of 300, out of reach | " in lines(lost)[0]
