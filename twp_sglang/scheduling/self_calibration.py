@@ -58,6 +58,10 @@ OUTLIER = 4.0
 """A step this many times its bucket's mean is a pause of the process, no sample. Nor is the first
 of its bucket at so many times the prediction, unless the step before was alike."""
 
+SURE_VISITS = 3
+"""Visits of a bucket from which it may contradict a model: one that was seen once may hold a step
+that was late, or the one after it, which is measured short."""
+
 GUESS_WEIGHT = 0.01
 """Of each term of the first guess, against 1 for a bucket."""
 
@@ -115,7 +119,7 @@ class Scale(NamedTuple):
     least: float
     """The same for the shortest steps, in which no pause is."""
     error: float
-    """Root mean square of the relative error at the scale ``mean``."""
+    """Root mean square of the relative error at the best scale, in buckets seen often enough."""
     scatter: float
     """The most of it that the scatter of single steps may leave."""
 
@@ -189,9 +193,11 @@ class SelfCalibration:
         """How far ``model`` is from what was seen in batches of up to ``most_rows``."""
         buckets = [bucket for bucket in self._buckets.values() if bucket.batch <= most_rows]
         pairs = [(bucket.model_ms(model, free_tokens), bucket) for bucket in buckets]
-        mean, error = _best_scale([ms / bucket.step_ms for ms, bucket in pairs])
+        mean, _ = _best_scale([ms / bucket.step_ms for ms, bucket in pairs])
         least, _ = _best_scale([ms / bucket.least_ms for ms, bucket in pairs])
-        return Scale(mean, least, error, scatter_most(buckets))
+        sure = [(ms, bucket) for ms, bucket in pairs if bucket.count >= SURE_VISITS]
+        _, error = _best_scale([ms / bucket.step_ms for ms, bucket in sure])
+        return Scale(mean, least, error, scatter_most([bucket for _, bucket in sure]))
 
     def fit(self) -> Fit | None:
         """What was gathered says; None where it shows no direction at all.

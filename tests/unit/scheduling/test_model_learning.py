@@ -259,6 +259,17 @@ def test_scatter_alone_contradicts_nobody() -> None:
         assert online.source == "calibrated", seed
 
 
+def test_a_step_measured_late_and_the_next_measured_short_contradict_nobody() -> None:
+    """Batches that only such steps had, between many that took what the model says."""
+    online = model()
+    plan = [(10, 51.6)] * 22 + [(10, 59.1), (5, 35.4), (4, 49.5), (9, 40.9)] + [(9, 47.3)] * 22
+    plan += [(8, 42.1)] + [(8, 43.0)] * 13 + [(8, 46.5), (3, 39.4)] + [(3, 43.0)] * 13
+    for step, (batch, ms) in enumerate(plan):
+        taken = sample(ms, step=step, batch=batch, kv_tokens=150 * batch)
+        online.observe(taken, 0, 9)
+    assert online.source == "calibrated"
+
+
 def test_scatter_hides_no_wrong_term() -> None:
     for seed in range(10):
         online = told_h100(prefill_ms_per_token=0.1)
