@@ -8,13 +8,12 @@ reads as a plain loop, while tasks of many plans fill the processes.
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from analysis.cells.measure import Metrics, Task, run_task
-from analysis.cells.orphans import end_with_parent
 from analysis.cells.store import ResultFile, task_key
+from analysis.cells.worker_pool import worker_pool
 
 T = TypeVar("T")
 Plan = Generator[list[Task], list[Metrics], T]
@@ -80,11 +79,7 @@ class _Runner:
                 key, task = self._todo.pop(0)
                 self._result(key, task, run_task(task))
             return self._outcomes
-        # Not forked: the caller may have started threads (a progress bar has).
-        context = multiprocessing.get_context("spawn")
-        pool = concurrent.futures.ProcessPoolExecutor(
-            jobs, mp_context=context, initializer=end_with_parent
-        )
+        pool = worker_pool(jobs)
         try:
             running: dict[concurrent.futures.Future[Metrics], tuple[str, Task]] = {}
             while self._todo or running:

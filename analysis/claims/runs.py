@@ -5,12 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import hashlib
 import json
-import multiprocessing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from analysis.cells.orphans import end_with_parent
 from analysis.cells.store import ResultFile, code_fingerprint
+from analysis.cells.worker_pool import worker_pool
 from analysis.claims import experiment, published
 from analysis.claims.experiment import (
     SETUPS,
@@ -97,11 +96,7 @@ def run_all(
         for key, task in missing:
             add(key, task, run_task(task))
     else:
-        # Not forked: the caller may have started threads (a progress bar has).
-        context = multiprocessing.get_context("spawn")
-        pool = concurrent.futures.ProcessPoolExecutor(
-            jobs, mp_context=context, initializer=end_with_parent
-        )
+        pool = worker_pool(jobs)
         try:
             todo = iter(missing)
             running: dict[concurrent.futures.Future[dict[str, float]], tuple[str, Task]] = {}

@@ -297,15 +297,12 @@ class OnlineStepModel:
             return False  # however the KV is spread
         return step_ms <= ROWS_FLOOR * self._plain_ms(1, longest())
 
-    def _step_goal_ms(
-        self, kv_tokens: int, objective_ms: float | None, longest: Callable[[], int]
-    ) -> float:
+    def _step_goal_ms(self, kv_tokens: int, asked_ms: float, longest: Callable[[], int]) -> float:
         """Objective to plan a step by: at least STEP_FLOOR times the longest row's alone."""
-        goal = self._goal_ms if objective_ms is None else self._for_steps(objective_ms)
         floor = STEP_FLOOR / self.theta
-        if floor * self._plain_ms(1, kv_tokens) <= goal:
-            return goal  # however the KV is spread
-        return max(goal, floor * self._plain_ms(1, longest()))
+        if floor * self._plain_ms(1, kv_tokens) <= asked_ms:
+            return asked_ms  # however the KV is spread
+        return max(asked_ms, floor * self._plain_ms(1, longest()))
 
     def chunk_tokens(
         self,
@@ -328,13 +325,13 @@ class OnlineStepModel:
             longest: KV tokens of the row that holds most; asked only where it matters.
         """
         extra = self._extra_ms(batch, kv_tokens)
-        goal = self._step_goal_ms(kv_tokens, objective_ms, longest)
+        asked = self._goal_ms if objective_ms is None else self._for_steps(objective_ms)
+        goal = self._step_goal_ms(kv_tokens, asked, longest)
         chunk = self.law.chunk_tokens(self.state, batch, kv_tokens, 0, extra, goal)
         if batch <= 0:
             return chunk
         chunk = int(min(chunk + int(self._free), CHUNK_MAX_TOKENS, self._bound.tokens))
         # By the objective itself: what the model says of one row may be another machine's.
-        asked = self._goal_ms if objective_ms is None else self._for_steps(objective_ms)
         chunk = self._learning.believed_chunk(chunk, self.theta * asked)
         if waiting_tokens is None:
             return chunk

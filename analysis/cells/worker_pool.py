@@ -1,6 +1,6 @@
-"""Worker processes that end with their parent.
+"""A pool of worker processes that end with their parent.
 
-A pool's workers wait for work on a pipe whose other end they hold themselves, so they never learn
+Its workers wait for work on a pipe whose other end they hold themselves, so they never learn
 that a parent which was killed is gone, and stay.
 """
 
@@ -10,6 +10,14 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
+from concurrent.futures import ProcessPoolExecutor
+
+
+def worker_pool(jobs: int) -> ProcessPoolExecutor:
+    """A pool of ``jobs`` processes; not forked, because the caller may have started threads (a
+    progress bar has)."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=end_with_parent)
 
 
 def end_with_parent() -> None:

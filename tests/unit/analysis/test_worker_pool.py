@@ -6,15 +6,13 @@ import multiprocessing
 import os
 import signal
 import time
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 
-from analysis.cells.orphans import end_with_parent
+from analysis.cells.worker_pool import end_with_parent, worker_pool
 
 
 def _parent(says: Connection) -> None:
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(1, mp_context=context, initializer=end_with_parent)
+    pool = worker_pool(1)  # kept: one that nobody holds ends its workers itself
     says.send(pool.submit(os.getpid).result())
     time.sleep(60)
 
